@@ -1,0 +1,1 @@
+"""The conformance suite: one module per chapter of the contract."""

@@ -1,0 +1,32 @@
+"""Chapter bonus: the token after a fully accepted block."""
+
+from specverify.certification.decoder_evidence import DecoderEvidence
+from specverify.certification.registry import Outcome, register
+from specverify.certification.worst_cells import compare
+from specverify.subjects.protocols import Subject
+
+
+def _declares_algorithm(subject: Subject) -> str | None:
+    if subject.capabilities.algorithm is None:
+        return "the subject declares no algorithm, so what full acceptance implies is unknown"
+    return None
+
+
+@register(
+    "bonus.given_full_acceptance",
+    kinds=frozenset({"decoder", "rule"}),
+    tests=2,
+    needs=_declares_algorithm,
+)
+def given_full_acceptance(evidence: DecoderEvidence, alpha: float) -> Outcome:
+    """Given full acceptance, the bonus token has the target's next distribution.
+
+    Why it holds: the bonus is drawn from the target after the last draft token, with randomness
+    of its own (Leviathan et al. 2023, algorithm 1).
+
+    What breaks it: a bonus from the draft, from the previous row, or without transforms; none of
+    these touches the first token.
+
+    Error rate: chi-squared and G over the first rounds of all runs, each at its share.
+    """
+    return compare(evidence.bonuses())

@@ -1,0 +1,1 @@
+"""The loop: autoregressive and speculative generation, stopping rules, counters."""

@@ -1,0 +1,1 @@
+"""Who proposes: draft models, prompt lookup, early exit and block-length schedules."""

@@ -1,0 +1,1 @@
+"""What is decoded: the language-model protocol and the models that fulfil it."""

@@ -1,0 +1,1 @@
+"""Certificates written out, one writer a file."""

@@ -1,0 +1,1 @@
+"""Samples reduced to mergeable tallies."""

@@ -1,0 +1,1 @@
+"""Implementations under test: protocols, registry, one adapter a file."""

@@ -1,0 +1,239 @@
+"""Calling a subject of each kind, with its answer checked before anything is concluded from it."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from specverify.decoding.output import DecoderOutput
+from specverify.errors import SubjectError, UsageError
+from specverify.settings import SamplingSettings
+from specverify.subjects.checks import decoder_output, emitted_tokens, transformed_logits
+from specverify.subjects.guard import DEFAULT_TIME_LIMIT, Call, run_guarded
+from specverify.subjects.protocols import Subject, Transform
+
+T = TypeVar("T")
+
+
+def call_decoder(
+    subject: Subject,
+    target: Any,
+    draft: Any,
+    prompt_ids: Tensor,
+    attention_mask: Tensor,
+    settings: SamplingSettings,
+    num_draft_tokens: int,
+    generator: Generator,
+    *,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+) -> Call[DecoderOutput]:
+    """Let a decoder generate for a batch of prompts.
+
+    A subject that takes one row a call gets one row a call, each under its own time limit.
+    A run longer than its settings allow is no error here: it is a wrong output, to be judged.
+
+    Args:
+        subject: a subject of kind decoder.
+        target: the target model, in a class the subject accepts.
+        draft: the draft model.
+        prompt_ids: long [B, T], padded on the left.
+        attention_mask: [B, T], 1 on real tokens.
+        settings: the output contract.
+        num_draft_tokens: K, draft tokens a round.
+        generator: source of all draws; a subject without a generator has the global ones seeded
+            from it.
+        time_limit: seconds for one call.
+
+    Raises:
+        SubjectError: the subject raised, or its output has a wrong type, shape or range.
+        SubjectTimeout: it ran past the limit.
+        UsageError: it refused the settings or models, which a caller can change.
+    """
+    vocab_size = vocab_size_of(target)
+
+    def rows(prompts: Tensor, mask: Tensor) -> Call[DecoderOutput]:
+        call = run_guarded(
+            subject,
+            subject.call,
+            target,
+            draft,
+            prompts,
+            mask,
+            settings,
+            num_draft_tokens,
+            generator,
+            generator=generator,
+            limit=time_limit,
+        )
+        what = f"output of {subject.name!r}"
+        output = decoder_output(call.value, len(prompts), vocab_size, num_draft_tokens, what=what)
+        return Call(output, call.seconds, call.findings)
+
+    if subject.capabilities.batch or len(prompt_ids) == 1:
+        return rows(prompt_ids, attention_mask)
+    calls = [
+        rows(prompt_ids[b : b + 1], attention_mask[b : b + 1]) for b in range(len(prompt_ids))
+    ]
+    outputs = [call.value for call in calls]
+    joined = DecoderOutput(
+        tokens=_stack([output.tokens for output in outputs]),
+        accepted=_stack_known([output.accepted for output in outputs]),
+        drafted=_stack_known([output.drafted for output in outputs]),
+    )
+    return _merge(joined, calls)
+
+
+def call_rule(
+    subject: Subject,
+    draft_tokens: Tensor,
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    generator: Generator,
+    *,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+) -> Call[Tensor]:
+    """Let a rule decide one round for a batch of rows.
+
+    The subject works on copies, since rules that subtract in place are common. A rule without a
+    generator argument is called without one, the global generators seeded from `generator`; a rule
+    that takes one row a call gets one row a call.
+
+    Args:
+        subject: a subject of kind rule.
+        draft_tokens: long [B, K].
+        draft_probs: [B, K, V], None for deterministic drafts.
+        target_probs: [B, K+1, V].
+        generator: source of all draws.
+        time_limit: seconds for one call.
+
+    Returns:
+        The emitted tokens, long [B, K+1], padded right with -1.
+
+    Raises:
+        SubjectError: the subject raised, or its output has a wrong type, shape or range.
+        SubjectTimeout: it ran past the limit.
+    """
+    width, vocab_size = target_probs.shape[1], target_probs.shape[2]
+    what = f"output of {subject.name!r}"
+
+    def rows(part: slice) -> Call[Tensor]:
+        arguments: list[Any] = [
+            draft_tokens[part].clone(),
+            None if draft_probs is None else draft_probs[part].clone(),
+            target_probs[part].clone(),
+        ]
+        if subject.capabilities.generator:
+            arguments.append(generator)
+        call = run_guarded(
+            subject, subject.call, *arguments, generator=generator, limit=time_limit
+        )
+        count = len(arguments[0])
+        tokens = emitted_tokens(call.value, count, vocab_size, what=what)
+        return Call(_fit(tokens, width, what), call.seconds, call.findings)
+
+    if subject.capabilities.batch or len(draft_tokens) == 1:
+        return rows(slice(None))
+    calls = [rows(slice(b, b + 1)) for b in range(len(draft_tokens))]
+    return _merge(torch.cat([call.value for call in calls]), calls)
+
+
+def build_transform(
+    subject: Subject, *, time_limit: float = DEFAULT_TIME_LIMIT, **parameters: Any
+) -> Transform:
+    """Let a transform's factory build it for the given parameters.
+
+    Raises:
+        SubjectError: the factory raised or returned something that cannot be called.
+        SubjectTimeout: it ran past the limit.
+    """
+    built = run_guarded(subject, lambda: subject.call(**parameters), limit=time_limit).value
+    if not callable(built):
+        raise SubjectError(
+            f"subject {subject.name!r} built a {type(built).__name__}, which cannot be called; a "
+            "transform is a factory: called with its parameters it returns a function of "
+            "(input_ids, logits)"
+        )
+    return built
+
+
+def call_transform(
+    subject: Subject,
+    transform: Transform,
+    input_ids: Tensor,
+    logits: Tensor,
+    *,
+    generator: Generator | None = None,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+) -> Call[Tensor]:
+    """Let a transform change logits; it works on copies, and changing those is a finding.
+
+    Args:
+        subject: whose transform it is.
+        transform: what `build_transform` returned.
+        input_ids: long [B, T].
+        logits: [B, V].
+        generator: seeds the global generators for a random transform that declares none.
+        time_limit: seconds for one call.
+
+    Returns:
+        Logits [B, V].
+
+    Raises:
+        SubjectError: it raised, or returned another shape, NaN, +inf or a row without any token.
+        SubjectTimeout: it ran past the limit.
+    """
+    ids, scores = input_ids.clone(), logits.clone()
+    call = run_guarded(subject, transform, ids, scores, generator=generator, limit=time_limit)
+    value = transformed_logits(call.value, logits, what=f"output of {subject.name!r}")
+    findings = call.findings
+    if not torch.equal(ids, input_ids):
+        findings += ("changes input_ids in place, which every later step of a decoder reads",)
+    if not torch.equal(scores, logits):
+        findings += ("changes the logits it is handed in place; callers may still need them",)
+    return Call(value, call.seconds, findings)
+
+
+def vocab_size_of(model: Any) -> int:
+    """V of a `LanguageModel` or of a transformers model.
+
+    Raises:
+        UsageError: the model says nowhere how wide its logits are.
+    """
+    size = getattr(model, "vocab_size", None)
+    config = getattr(model, "config", None)
+    if size is None and config is not None:
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        size = getattr(text, "vocab_size", None)
+    if not isinstance(size, int):
+        raise UsageError(
+            f"{type(model).__name__} does not say its vocabulary size; give a model with an "
+            "integer vocab_size, or a transformers model whose config has one"
+        )
+    return size
+
+
+def _fit(tokens: Tensor, width: int, what: str) -> Tensor:
+    if tokens.shape[1] != width:
+        raise SubjectError(
+            f"{what} has shape {list(tokens.shape)}; for {width - 1} draft tokens it must be "
+            f"[{tokens.shape[0]}, {width}], padded right with -1"
+        )
+    return tokens
+
+
+def _merge(value: T, calls: Sequence[Call[Any]]) -> Call[T]:
+    """One call in place of one a row, each finding once."""
+    findings = dict.fromkeys(finding for call in calls for finding in call.findings)
+    return Call(value, sum(call.seconds for call in calls), tuple(findings))
+
+
+def _stack(rows: Sequence[Tensor]) -> Tensor:
+    """Rows [1, L_b] of different length as [B, L], padded right with -1."""
+    return pad_sequence([row[0] for row in rows], batch_first=True, padding_value=-1)
+
+
+def _stack_known(rows: Sequence[Tensor | None]) -> Tensor | None:
+    known = [row for row in rows if row is not None]
+    return _stack(known) if len(known) == len(rows) else None

@@ -1,0 +1,147 @@
+"""Running code under test: within a time limit, its failures named, its randomness watched."""
+
+import random
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Generator
+
+from specverify.errors import SubjectError, SubjectTimeout, UsageError
+from specverify.subjects.protocols import Subject
+from specverify.subjects.watchdog import time_limit
+
+T = TypeVar("T")
+
+DEFAULT_TIME_LIMIT = 60.0
+"""Seconds a single call may take."""
+
+_TOUCHED = (
+    "draws from or seeds {}'s global generator, though it declares that all its draws come from "
+    "the generator it is handed"
+)
+
+_FRAMES = 3
+"""Frames of a subject's traceback quoted in the message."""
+
+_LONGEST_MESSAGE = 500
+"""Characters quoted of an exception; some print whole tensors."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """What a call into a subject gave."""
+
+    value: T
+    seconds: float
+    findings: tuple[str, ...] = ()
+    """Sentences on what is odd about the call and no error, such as a touched global generator."""
+
+
+def run_guarded(
+    subject: Subject,
+    call: Callable[..., T],
+    *arguments: Any,
+    generator: Generator | None = None,
+    limit: float = DEFAULT_TIME_LIMIT,
+) -> Call[T]:
+    """Call into the code of a subject.
+
+    A subject that declares `generator=False` draws from the global generators of torch, numpy and
+    Python: they are seeded from `generator` for the call and restored after it, so the same seed
+    gives the same run. One that declares a generator and still draws from them is reported.
+
+    Args:
+        subject: whose code it is; named in every message.
+        call: what to call with `arguments`.
+        generator: seeds the global generators where the subject uses them; without one they are
+            only watched.
+        limit: wall time in seconds.
+
+    Raises:
+        SubjectTimeout: the call ran past the limit.
+        SubjectError: the code raised; the message has the exception and where it came from.
+        UsageError: the subject refused a request as impossible, in specverify's own words.
+        KeyboardInterrupt: as it is.
+    """
+    declares = subject.capabilities.generator
+    before = _global_states() if declares else {}
+    lent = nullcontext() if declares or generator is None else lend_global_generators(generator)
+    begin = time.perf_counter()
+    try:
+        with lent, time_limit(limit):
+            value = call(*arguments)
+    except SubjectTimeout as error:
+        raise SubjectTimeout(f"subject {subject.name!r}: {error}") from error.__cause__
+    except (KeyboardInterrupt, UsageError, SubjectError):
+        raise
+    except BaseException as error:
+        raise SubjectError(_explain(subject, error)) from error
+    seconds = time.perf_counter() - begin
+    return Call(value, seconds, tuple(_TOUCHED.format(name) for name in _changed(before)))
+
+
+def _global_states() -> dict[str, Any]:
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": np.random.get_state(legacy=False),
+        "python": random.getstate(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["torch.cuda"] = torch.cat(torch.cuda.get_rng_state_all())
+    return states
+
+
+def _changed(before: dict[str, Any]) -> list[str]:
+    after = _global_states() if before else {}
+    return [name for name in before if not _same(before[name], after[name])]
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, np.ndarray):
+        return np.array_equal(left, right)
+    return bool(left == right)
+
+
+@contextmanager
+def lend_global_generators(generator: Generator) -> Iterator[None]:
+    """Lend the global generators for a while, seeded from a draw of `generator`."""
+    drawn = torch.randint(2**32, (3,), generator=generator, device=generator.device)
+    first, second, third = drawn.tolist()
+    numpy_state = np.random.get_state(legacy=False)
+    python_state = random.getstate()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            torch.default_generator.manual_seed(first)
+            for device in devices:
+                torch.cuda.default_generators[device].manual_seed(first)
+            np.random.seed(second)
+            random.seed(third)
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+
+
+def _explain(subject: Subject, error: BaseException) -> str:
+    """The exception and the innermost frames, with paths short enough to hold on any machine."""
+    frames = traceback.extract_tb(error.__traceback__)
+    # The first frame is `run_guarded` itself.
+    lines = [
+        f"  {'/'.join(PurePath(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
+        + (f": {frame.line}" if frame.line else "")
+        for frame in frames[1:][-_FRAMES:]
+    ]
+    said = f": {str(error)[:_LONGEST_MESSAGE]}" if str(error) else ""
+    return "\n".join([f"subject {subject.name!r} raised {type(error).__name__}{said}", *lines])

@@ -1,0 +1,85 @@
+"""The call signatures of the implementations specverify can test (design.md section 4)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Generator, Tensor
+
+from specverify.decoding.output import DecoderOutput
+from specverify.settings import SamplingSettings
+
+Kind = Literal["rule", "transform", "decoder"]
+KINDS: tuple[Kind, ...] = ("rule", "transform", "decoder")
+
+
+class Rule(Protocol):
+    """One round of verification; returns the emitted tokens [B, K+1], padded right with -1."""
+
+    def __call__(
+        self,
+        draft_tokens: Tensor,
+        draft_probs: Tensor | None,
+        target_probs: Tensor,
+        generator: Generator,
+    ) -> Tensor: ...
+
+
+class Transform(Protocol):
+    """Logits to logits, the call of a Hugging Face `LogitsProcessor`."""
+
+    def __call__(self, input_ids: Tensor, logits: Tensor, /) -> Tensor: ...
+
+
+TransformFactory = Callable[..., Transform]
+
+
+class Decoder(Protocol):
+    """A whole generation loop."""
+
+    def __call__(
+        self,
+        target: Any,
+        draft: Any,
+        prompt_ids: Tensor,
+        attention_mask: Tensor,
+        settings: SamplingSettings,
+        num_draft_tokens: int,
+        generator: Generator,
+    ) -> DecoderOutput: ...
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a subject says it can do; a property that needs more is listed as not applicable."""
+
+    batch: bool = True
+    """Takes more than one row a call."""
+    generator: bool = True
+    """Draws everything from the generator it is handed."""
+    settings: frozenset[str] | None = None
+    """Names of the `SamplingSettings` fields it honours beyond the length limit; None means all."""
+    algorithm: str | None = None
+    """greedy, token, block or match; None when undeclared: its acceptance is printed, not judged."""
+    coin_dtype: str = "float32"
+    """dtype of the uniforms it compares; sets how often an impossible token can be excused."""
+    models: frozenset[str] = frozenset({"transformers"})
+    """Model classes a decoder accepts: `transformers` (a `PreTrainedModel`, glass-box or real) and
+    `language_model` (specverify's own protocol, vectorised over many rows)."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An implementation under test, with its name and what it declares."""
+
+    name: str
+    kind: Kind
+    call: Callable[..., Any]
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    summary: str = ""
+    reference: str | None = None
+    """For a transform: the `specverify.transforms` name it claims to equal."""
+
+    distribution: str | None = None
+    """The installed package under test, where `call` is only an adapter for it; its version goes
+    into the certificate."""

@@ -1,0 +1,17 @@
+"""What every test runs under: one thread, and Hypothesis with neither chance nor clock."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# Read when torch and the BLAS libraries load, which is after this file; subprocesses inherit it.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+settings.register_profile(
+    "specverify",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("specverify")

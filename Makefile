@@ -51,7 +51,9 @@ certify: $(INSTALLED) ## certify the reference decoder and transformers' assiste
 	$(BIN)/specverify certify transformers --pair trained --out $(OUT) || [ $$? -eq 2 ]
 
 bench: $(INSTALLED) ## print the speed ratios of this machine
-	set -e; for script in benchmarks/bench_*.py; do $(BIN)/python "$$script"; done
+	@set -e; for script in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do \
+		echo "== $$script"; $(BIN)/python "$$script"; \
+	done
 
 clean: ## remove what the targets above made
 	rm -rf .venv build $(OUT) *.egg-info

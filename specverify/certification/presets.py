@@ -8,21 +8,20 @@ from typing import Any
 from specverify.errors import SettingsError
 from specverify.settings import SamplingSettings
 
-PRESET_NAMES = ("plain", "filtered", "history", "stopping", "greedy")
-
 CONTRACT_FIELDS = frozenset({"dialect", "max_new_tokens", "temperature"})
 """Settings every subject must honour; the rest it may decline in its capabilities."""
 
 
-def presets(vocab_size: int, eos: int | None) -> dict[str, SamplingSettings]:
+def presets(
+    vocab_size: int, eos: int, stop_sequence: tuple[int, ...]
+) -> dict[str, SamplingSettings]:
     """Settings by name, each aimed at one family of mistakes.
 
     Args:
-        vocab_size: ids in the presets stay below it.
-        eos: the pair's end-of-text id; the last id where it has none.
+        vocab_size: sets how many tokens the truncation keeps.
+        eos: the token that ends a run under `stopping`.
+        stop_sequence: tokens that end a run under `stopping`; likely ones make the test sharp.
     """
-    end = vocab_size - 1 if eos is None else eos
-    sequence = tuple(token for token in range(min(3, vocab_size)) if token != end)[:2]
     return {
         "plain": SamplingSettings(),
         "filtered": SamplingSettings(
@@ -35,7 +34,7 @@ def presets(vocab_size: int, eos: int | None) -> dict[str, SamplingSettings]:
             no_repeat_ngram_size=2,
         ),
         "stopping": SamplingSettings(
-            stop_token_ids=(end,), stop_sequences=(sequence,), min_new_tokens=1
+            stop_token_ids=(eos,), stop_sequences=(stop_sequence,), min_new_tokens=1
         ),
         "greedy": SamplingSettings(temperature=0.0),
     }

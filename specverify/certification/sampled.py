@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +12,11 @@ from specverify.certification.decoder_case import DecoderCase
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.decoding.output import DecoderOutput
 from specverify.sampling.tally import Tally
-from specverify.subjects.calling import call_decoder
+from specverify.subjects.guard import Call
 from specverify.subjects.protocols import Subject
+
+Generate = Callable[[Tensor, Tensor, Generator], Call[DecoderOutput]]
+"""Prompts [B, T], attention mask [B, T] and a generator to runs, checked for shape and range."""
 
 
 @dataclass
@@ -26,13 +28,11 @@ class DecoderSampler:
     """
 
     subject: Subject
-    target: Any
-    draft: Any
+    generate: Generate
     case: DecoderCase
     rows: int
     """Rows per call."""
     seed: int
-    time_limit: float
     tallies: tuple[Tally, ...] = field(init=False)
     findings: dict[str, None] = field(default_factory=dict)
     """Remarks of the calls, each once, in order of appearance."""
@@ -63,17 +63,8 @@ class DecoderSampler:
 
     def _call(self, prompts: np.ndarray, call: int) -> DecoderOutput:
         prompt_ids, attention_mask = _left_padded([self.case.prompts[i] for i in prompts])
-        result = call_decoder(
-            self.subject,
-            self.target,
-            self.draft,
-            prompt_ids,
-            attention_mask,
-            self.case.settings,
-            self.case.num_draft_tokens,
-            derived_generator(self.seed, self.case.id, call),
-            time_limit=self.time_limit,
-        )
+        generator = derived_generator(self.seed, self.case.id, call)
+        result = self.generate(prompt_ids, attention_mask, generator)
         self.findings.update(dict.fromkeys(result.findings))
         return result.value
 

@@ -112,7 +112,7 @@ def _split_cells(probs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArr
         low = np.where(closed, np.inf, mass).argmin(1)
         closed[every, low] = True
         high = np.where(closed, -np.inf, mass).argmax(1)
-        kept = mass[every, low].clip(0.0, 1.0)
+        kept = mass[every, low]
         share[every, low] = kept
         alias[every, low] = high
         mass[every, high] -= 1.0 - kept

@@ -30,8 +30,9 @@ def checked_rows(
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise UsageError(
-            f"conditional returned a row that is no distribution (row {row}, sum {float(totals[row])!r}, "
-            f"smallest {float(probs[row].min())!r}); return float64 probabilities, not logits"
+            f"conditional returned a row that is no distribution (row {row}, sum "
+            f"{float(totals[row])!r}, smallest {float(probs[row].min())!r}); return float64 "
+            "probabilities, not logits"
         )
     return probs / totals[:, None]
 

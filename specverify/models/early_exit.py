@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from specverify.errors import UsageError
 from specverify.models import kv_cache
 from specverify.models.prompts import check_block, check_roll_back
+from specverify.models.protocol import Session
 from specverify.models.transformers_model import (
     TransformersModel,
     TransformersSession,
@@ -53,19 +54,21 @@ class EarlyExit:
         self.vocab_size = target.vocab_size
         self.model = _truncate(target.model, layers)
 
-    def session(self, target: TransformersSession) -> "EarlyExitSession":
-        """Draft behind whatever `target` holds, now and after its later rounds.
+    def session(self, target_session: Session) -> "EarlyExitSession":
+        """Draft behind whatever the target's session holds, now and after its later rounds.
 
         Raises:
-            UsageError: `target` is a session of another model.
+            UsageError: it is a session of another model.
         """
-        session_model = getattr(getattr(target, "model", None), "model", None)
-        if session_model is not self.target.model:
+        if (
+            not isinstance(target_session, TransformersSession)
+            or target_session.model.model is not self.target.model
+        ):
             raise UsageError(
                 "this session does not belong to the model that exits early; start it with the "
                 "same TransformersModel, which then serves as target and draft"
             )
-        return EarlyExitSession(self, target)
+        return EarlyExitSession(self, target_session)
 
 
 class EarlyExitSession:

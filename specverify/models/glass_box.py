@@ -16,9 +16,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specverify.models.table import TableModel, context_index
 
-_CACHE_FIELD = (
-    "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else ("past_key_values")
-)
+_FIELDS = CausalLMOutputWithPast.__dataclass_fields__
+_CACHE_FIELD = "cache" if "cache" in _FIELDS else "past_key_values"
 """Name of the cache in outputs: `cache` since transformers 5.24, `past_key_values` before."""
 
 

@@ -30,12 +30,7 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> LanguageModel:
         relation = compare(target.vocabulary, draft.vocabulary)
         return draft if relation.kind == "identical" else MappedModel(draft, relation)
     if target.vocabulary is None and draft.vocabulary is None:
-        if target.vocab_size != draft.vocab_size:
-            raise VocabularyMismatch(
-                f"the target has {target.vocab_size} token ids, the draft {draft.vocab_size}, and "
-                "neither has a vocabulary to map them by; pass both tokenizers: "
-                "TransformersModel(model, tokenizer=...)"
-            )
+        check_sizes(target.vocab_size, draft.vocab_size)
         return draft
     known, unknown = ("target", "draft") if draft.vocabulary is None else ("draft", "target")
     raise VocabularyMismatch(
@@ -43,6 +38,15 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> LanguageModel:
         f"{target.vocab_size - 1} in the target, 0 to {draft.vocab_size - 1} in the draft) cannot "
         f"be compared; pass the {unknown}'s tokenizer too: TransformersModel(model, tokenizer=...)"
     )
+
+
+def check_sizes(target: int, draft: int) -> None:
+    """Raise `VocabularyMismatch` if two models without vocabularies differ in their size."""
+    if target != draft:
+        raise VocabularyMismatch(
+            f"the target has {target} token ids, the draft {draft}, and neither has a vocabulary "
+            "to map them by; pass both tokenizers: TransformersModel(model, tokenizer=...)"
+        )
 
 
 def _same_model(target: LanguageModel, draft: LanguageModel) -> bool:

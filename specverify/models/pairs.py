@@ -84,7 +84,7 @@ class Pair:
             UsageError: the pair has no models of this class, or its draft needs a mapping that
                 bare transformers models cannot carry.
             VocabularyMismatch: target and draft do not share their tokens.
-            CacheNotRollable: one of them cannot take back rejected drafts.
+            CacheNotRollable: a `language_model` cannot take back rejected drafts.
         """
         if model_class not in self.model_classes:
             raise UsageError(
@@ -98,11 +98,15 @@ class Pair:
                 "a mapped draft can only be opened as 'language_model': choose a subject that "
                 "decodes specverify models, or a draft with the target's token ids"
             )
+        from specverify.models.pairing import check_pair, check_sizes
+
         target, draft = self.load(model_class)
         if model_class == "language_model":
-            from specverify.models.pairing import check_pair
-
-            draft = check_pair(target, draft)
+            return target, check_pair(target, draft)
+        if self.relation is None:
+            check_sizes(
+                *(m.config.get_text_config(decoder=True).vocab_size for m in (target, draft))
+            )
         return target, draft
 
 

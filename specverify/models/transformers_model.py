@@ -198,11 +198,12 @@ def forward(
         # Padding comes after the tokens of its row, so causality hides it from them; left
         # unmasked, it sees itself, and no attention row is empty.
         "attention_mask": torch.cat([live, torch.ones_like(read)], dim=1).long(),
-        # Position 0 exists in every model, however full the window is.
-        "position_ids": (lengths[:, None] + steps).masked_fill(~read, 0),
         "use_cache": True,
         ("cache" if "cache" in parameters else "past_key_values"): cache,
     }
+    if "position_ids" in parameters:
+        # Padding gets position 0, which exists in every model, however full the window is.
+        arguments["position_ids"] = (lengths[:, None] + steps).masked_fill(~read, 0)
     if last_logits_only and "logits_to_keep" in parameters:
         arguments["logits_to_keep"] = 1
     with _evaluating(model), torch.no_grad():

@@ -99,7 +99,8 @@ def samples_needed(
     Smallest n with `expected_tv_estimate`(n) + sqrt(ln(1/alpha) / (2n)) <= target. A prediction,
     not a guarantee: the estimate scatters around its mean by less than 1/(2 sqrt(n)), while for
     well filled cells the bound on that mean leaves a fifth to spare. Measured for a Zipf law over
-    64 tokens, target 0.02 and alpha 1e-6: met in 98 of 100 runs at n, in all at 1.1 n.
+    64 tokens, target 0.02 and alpha 1e-6: met in 98.2 % of 20,000 runs at n, in 99.8 % at
+    1.1 n.
 
     Args:
         probabilities: expected probabilities [k], or one array a stratum.

@@ -54,7 +54,7 @@ def as_probabilities(probabilities: OneOrMore) -> list[NDArray[np.float64]]:
         if not (np.isfinite(row).all() and (row >= 0).all() and abs(total - 1) <= _SUM_TOLERANCE):
             raise UsageError(
                 f"probabilities of stratum {index} are no distribution (sum {total!r}, smallest "
-                f"entry {row.min()!r}); pass float64 probabilities that sum to 1"
+                f"entry {float(row.min())!r}); pass float64 probabilities that sum to 1"
             )
         rows.append(row / total)
     return rows
@@ -80,8 +80,9 @@ def as_strata(counts: OneOrMore, probabilities: OneOrMore) -> list[Stratum]:
     for index, (row, law) in enumerate(zip(observed, expected, strict=True)):
         whole = row.astype(np.int64)
         if not np.array_equal(whole, row) or (whole < 0).any():
+            offending = float(row[(whole != row) | (whole < 0)][0])
             raise UsageError(
-                f"counts of stratum {index} include {row[(whole != row) | (whole < 0)][0]!r}; "
+                f"counts of stratum {index} include {offending!r}; "
                 "counts are whole and nonnegative (multiply frequencies by n)"
             )
         strata.append(Stratum(whole, law, int(whole.sum())))

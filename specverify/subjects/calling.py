@@ -49,7 +49,7 @@ def call_decoder(
     Raises:
         SubjectError: the subject raised, or its output has a wrong type, shape or range.
         SubjectTimeout: it ran past the limit.
-        UsageError: it refused the settings or models, which a caller can change.
+        UsageError: the target does not say its vocabulary size.
     """
     vocab_size = vocab_size_of(target)
 

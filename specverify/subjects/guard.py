@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Generator
 
-from specverify.errors import SubjectError, SubjectTimeout, UsageError
+from specverify.errors import SubjectError, SubjectTimeout
 from specverify.subjects.protocols import Subject
 from specverify.subjects.watchdog import time_limit
 
@@ -67,7 +67,6 @@ def run_guarded(
     Raises:
         SubjectTimeout: the call ran past the limit.
         SubjectError: the code raised; the message has the exception and where it came from.
-        UsageError: the subject refused a request as impossible, in specverify's own words.
         KeyboardInterrupt: as it is.
     """
     declares = subject.capabilities.generator
@@ -79,7 +78,7 @@ def run_guarded(
             value = call(*arguments)
     except SubjectTimeout as error:
         raise SubjectTimeout(f"subject {subject.name!r}: {error}") from error.__cause__
-    except (KeyboardInterrupt, UsageError, SubjectError):
+    except (KeyboardInterrupt, SubjectError):
         raise
     except BaseException as error:
         raise SubjectError(_explain(subject, error)) from error

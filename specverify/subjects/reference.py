@@ -22,8 +22,9 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
     ) -> DecoderOutput:
         # Imported here, so that listing the subjects loads no model code.
         from specverify.decoding.speculative import SpeculativeDecoder
-        from specverify.drafting.autoregressive import DraftModel
+        from specverify.drafting.draft_model import DraftModel
         from specverify.drafting.schedule import Fixed
+        from specverify.models.transformers_model import as_language_model
         from specverify.verification import get_verification
 
         if algorithm == "greedy" and not settings.greedy:
@@ -32,8 +33,8 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
                 "temperature to 0 (--settings greedy), or certify another reference"
             )
         decoder = SpeculativeDecoder(
-            _language_model(target),
-            DraftModel(_language_model(draft)),
+            as_language_model(target),
+            DraftModel(as_language_model(draft)),
             get_verification(algorithm),
             Fixed(num_draft_tokens),
         )
@@ -44,17 +45,12 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
         kind="decoder",
         call=generate,
         capabilities=Capabilities(
-            algorithm=algorithm, models=frozenset({"language_model", "transformers"})
+            algorithm=algorithm,
+            coin_dtype="float64",
+            models=frozenset({"language_model", "transformers"}),
         ),
         summary=summary,
     )
-
-
-def _language_model(model: Any) -> Any:
-    from specverify.models.protocol import LanguageModel
-    from specverify.models.transformers_model import as_language_model
-
-    return model if isinstance(model, LanguageModel) else as_language_model(model)
 
 
 TOKEN = _reference(

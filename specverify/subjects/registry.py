@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,7 +78,8 @@ def subject(
                 "give this one another name="
             )
         _REGISTERED[made.name] = made
-        setattr(function, _ATTRIBUTE, made)
+        with suppress(AttributeError):  # bound methods take no attributes; the name finds them
+            setattr(function, _ATTRIBUTE, made)
         return function
 
     return register

@@ -177,6 +177,8 @@ class Pipeline:
                         result[at] = evaluation(chain, history, result[at])
             if ends is not None:
                 rows = (active & (position + 1 < counts)).nonzero().squeeze(-1)
+                if not rows.numel():
+                    continue  # `length` may be the width of `tokens`, which has no such column
                 value = result[rows, position[rows], tokens[rows, length]]
                 unreachable[rows] |= (value == impossible) | ends[rows, length]
         return result

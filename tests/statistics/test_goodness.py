@@ -86,6 +86,22 @@ def test_conditioning_on_a_random_number_of_observations_keeps_the_level():
     assert sum(p <= 0.01 for p in p_values) <= stats.binom.isf(1e-4, 4000, 0.011)
 
 
+@pytest.mark.parametrize("n", [100, 1000, 20_000])
+def test_far_tail_by_exact_enumeration(n):
+    """One cell of 25 expected: G keeps its level down to 1e-9, Pearson's statistic does not."""
+    law = np.array([25 / n, 1 - 25 / n])
+    rare = np.arange(min(n, 200) + 1)
+    masses = stats.binom.pmf(rare, n, law[0])
+    for level in (1e-3, 1e-6, 1e-9):
+        exact = {
+            test: masses[[test([k, n - k], law).p_value <= level for k in rare.tolist()]].sum()
+            for test in (chi_squared, g_test)
+        }
+        assert 0.5 * level < exact[g_test] < 1.7 * level
+        if n > 100 and level == 1e-9:
+            assert exact[chi_squared] > 30 * level
+
+
 @pytest.mark.parametrize("test", [chi_squared, g_test])
 def test_a_deviation_in_one_stratum_is_seen(test):
     rng = np.random.default_rng(3)
@@ -178,6 +194,6 @@ def test_g_tail_bound_holds_for_the_sum_over_strata():
 def test_g_tail_bound_costs_at_most_twice_the_statistic():
     for df in (1, 10, 1000):
         threshold = stats.chi2.isf(1e-6, df)
-        assert g_tail_bound(threshold, df) > 1e-6
-        assert g_tail_bound(2.2 * threshold, df) < 1e-6
+        assert g_tail_bound(float(threshold), df) > 1e-6
+        assert g_tail_bound(float(2.2 * threshold), df) < 1e-6
     assert g_tail_bound(3.0, 0) == 1.0

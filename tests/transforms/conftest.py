@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+
 def _rows() -> dict[str, Tensor]:
     g = torch.Generator().manual_seed(2026)
     normal = 3 * torch.randn(200, 12, generator=g, dtype=torch.float64)

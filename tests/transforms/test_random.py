@@ -80,5 +80,5 @@ def test_is_a_random_transform():
 
 @pytest.mark.parametrize(("probability", "threshold"), [(1.5, 0.1), (-0.1, 0.1), (0.5, 0.0)])
 def test_bad_parameters_are_refused(probability, threshold):
-    with pytest.raises(SettingsError, match="probability=|threshold="):
+    with pytest.raises(SettingsError, match=r"probability=|threshold="):
         XTC(probability, threshold)

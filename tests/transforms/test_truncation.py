@@ -31,7 +31,8 @@ PAIRS = [
 def log(*probs: float) -> Tensor:
     """Logits below a maximum of 0, so that float64 softmax returns dyadic probabilities exactly."""
     logits = (torch.tensor([probs], dtype=torch.float64) / max(probs)).log2() * math.log(2)
-    assert logits.softmax(-1).tolist() == [list(probs)] or not set(probs) <= set(DYADIC)
+    if set(probs) <= set(DYADIC):
+        assert logits.softmax(-1).tolist() == [list(probs)]
     return logits
 
 
@@ -76,6 +77,13 @@ def test_top_k_ties():
     assert kept(TopK(9, keep_ties=False), logits) == [0, 1, 2, 3, 4]
 
 
+def test_top_p_too_small_for_float64_still_keeps_the_maximum():
+    # 1 - p rounds to 1, so by the sum alone every token would go.
+    logits = log(0.5, 0.25, 0.125, 0.125)
+    assert kept(TopP(1e-17), logits) == [0]
+    assert kept(hf.TopPLogitsWarper(1e-17), logits) == [0]
+
+
 def test_min_p_keeps_equality():
     assert kept(MinP(0.5), log(0.5, 0.25, 0.125, 0.125)) == [0, 1]
 
@@ -90,7 +98,7 @@ def test_cutoffs_keep_the_maximum_and_its_ties(cutoff):
 
 
 def test_cutoff_is_exclusive():
-    assert kept(EpsilonCutoff(0.125), log(0.5, 0.25, 0.125, 0.0625, 0.0625)) == [0, 1, 2]
+    assert kept(EpsilonCutoff(0.25), log(0.5, 0.25, 0.125, 0.125)) == [0, 1]
 
 
 @pytest.mark.parametrize("n", [0.3, 1.0, 2.5])

@@ -269,18 +269,18 @@ def prefix_probabilities() -> Callable[[Pair], np.ndarray]:
 
 @pytest.fixture
 def feed(monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """Make `torch.rand` return the tensors given, one a call, while the body runs.
+    """Make `torch.rand` return the values given, one a call, while the body runs.
 
-    Expanded to the shape asked for, so a scalar feeds every coin of a call the same value.
+    Expanded to the shape asked for, so a number feeds every coin of a call the same value.
     """
 
     @contextmanager
-    def context(*values: torch.Tensor) -> Iterator[None]:
+    def context(*values) -> Iterator[None]:
         remaining = list(values)
 
         def rand(*shape, generator=None, dtype=None, device=None):
             size = shape[0] if len(shape) == 1 else shape
-            return remaining.pop(0).double().expand(size)
+            return torch.as_tensor(remaining.pop(0), dtype=torch.float64).expand(size)
 
         with monkeypatch.context() as patch:
             patch.setattr(torch, "rand", rand)

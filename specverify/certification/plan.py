@@ -1,0 +1,166 @@
+"""What a certification will do: its cases, checked before any work starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specverify.certification.decoder_case import DecoderCase, runs_for
+from specverify.certification.generation import decoder_generation, rule_generation
+from specverify.certification.presets import presets, restrict
+from specverify.certification.profiles import ROWS, Speed, profile_named
+from specverify.certification.sampled import Generate
+from specverify.decoding.scoring import TeacherForced
+from specverify.errors import UsageError
+from specverify.models.pairs import ModelClass, Pair
+from specverify.models.protocol import LanguageModel
+from specverify.models.table import TableModel
+from specverify.settings import SamplingSettings
+from specverify.subjects.protocols import Subject
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case, how to run it, and what had to be left out of it."""
+
+    case: DecoderCase
+    generate: Generate
+    rows: int
+    dropped: tuple[str, ...]
+    """Settings of the preset that the subject does not honour."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cases of a decoder or a rule on one pair."""
+
+    cases: tuple[PlannedCase, ...]
+    dtype: str
+    """dtype of the target's logits."""
+
+
+def plan_decoder(
+    subject: Subject,
+    pair: Pair,
+    settings: Mapping[str, SamplingSettings] | None,
+    *,
+    profile: str,
+    num_draft_tokens: int | None,
+    tokens: int | None,
+    time_limit: float,
+) -> Plan:
+    """Lay out the cases of a decoder or rule subject.
+
+    Args:
+        subject: what is tested.
+        pair: what it is tested on.
+        settings: by name; the presets when None.
+        profile: how many tokens to sample.
+        num_draft_tokens: K; the pair's own when None.
+        tokens: over all cases; the profile's number when None.
+        time_limit: seconds for one call.
+
+    Raises:
+        UsageError: something is out of range, or subject, pair and settings do not go together.
+    """
+    target, draft = pair.open("language_model")
+    model_class = _model_class(subject, pair)
+    models = (target, draft) if model_class == "language_model" else pair.open("transformers")
+    k = pair.num_draft_tokens if num_draft_tokens is None else num_draft_tokens
+    if k < 1:
+        raise UsageError(f"num_draft_tokens={k}; a certification needs at least 1 draft token")
+    speed = _speed(subject, model_class, target)
+    total = profile_named(profile).tokens[speed] if tokens is None else tokens
+    if total < 1:
+        raise UsageError(f"tokens={total}; a certification needs at least 1 token")
+    chosen = _applicable(subject, settings or pair_presets(pair, target))
+    cases = []
+    for name, (kept, dropped) in chosen.items():
+        length = min(kept.max_new_tokens, k + 2)
+        kept = kept.model_copy(update={"max_new_tokens": length})
+        kept.check_vocabulary(target.vocab_size)
+        _check_window(pair, target, length)
+        case = DecoderCase(
+            id=name,
+            settings=kept,
+            num_draft_tokens=k,
+            prompts=pair.prompts,
+            target=target,
+            draft=draft,
+            runs=runs_for(total // len(chosen), length, pair.prompts),
+            rows=ROWS["table"] if isinstance(target, TableModel) else ROWS["batch"],
+        )
+        arguments = (subject, *models, kept, k, time_limit)
+        generation = rule_generation if subject.kind == "rule" else decoder_generation
+        cases.append(PlannedCase(case, generation(*arguments), ROWS[speed], tuple(dropped)))
+    return Plan(tuple(cases), _dtype(target, pair))
+
+
+def pair_presets(pair: Pair, target: LanguageModel) -> dict[str, SamplingSettings]:
+    """The presets for a pair: its own end-of-text token, and a stop sequence its target likes."""
+    vocabulary = pair.vocabularies[0]
+    eos = None if vocabulary is None else vocabulary.special_tokens.get("eos_token")
+    end = target.vocab_size - 1 if eos is None else eos
+    forced = TeacherForced(target, pair.prompts[0], SamplingSettings())
+    sequence: list[int] = []
+    for _ in range(2):
+        probs = forced(np.array([sequence], np.int64).reshape(1, -1))[0].copy()
+        if target.vocab_size > 1:
+            probs[end] = 0.0
+        sequence.append(int(probs.argmax()))
+    return presets(target.vocab_size, end, tuple(sequence))
+
+
+def _applicable(
+    subject: Subject, settings: Mapping[str, SamplingSettings]
+) -> dict[str, tuple[SamplingSettings, list[str]]]:
+    """Settings the subject takes, by name, with the names of the fields left out."""
+    chosen = {
+        name: restrict(value, subject.capabilities.settings)
+        for name, value in settings.items()
+        if value.greedy or subject.capabilities.algorithm != "greedy"
+    }
+    if not chosen:
+        raise UsageError(
+            f"{subject.name!r} declares the greedy algorithm, but none of the settings "
+            f"({', '.join(settings)}) has temperature 0; use --settings greedy"
+        )
+    return chosen
+
+
+def _model_class(subject: Subject, pair: Pair) -> ModelClass:
+    accepted = subject.capabilities.models
+    if subject.kind == "rule" or "language_model" in accepted:
+        return "language_model"
+    if "transformers" in accepted and "transformers" in pair.model_classes:
+        return "transformers"
+    raise UsageError(
+        f"{subject.name!r} takes {', '.join(sorted(accepted))} models, pair {pair.name!r} offers "
+        f"{', '.join(pair.model_classes)}; choose another pair"
+    )
+
+
+def _speed(subject: Subject, model_class: ModelClass, target: LanguageModel) -> Speed:
+    if not subject.capabilities.batch and subject.kind == "decoder":
+        return "single"
+    if model_class == "language_model" and isinstance(target, TableModel):
+        return "table"
+    return "batch"
+
+
+def _check_window(pair: Pair, target: LanguageModel, length: int) -> None:
+    longest = max(len(prompt) for prompt in pair.prompts)
+    if target.window is not None and longest + length > target.window:
+        raise UsageError(
+            f"the longest prompt of pair {pair.name!r} has {longest} tokens and a run {length}, "
+            f"but the target's window holds {target.window}; lower num_draft_tokens"
+        )
+
+
+def _dtype(target: Any, pair: Pair) -> str:
+    import torch
+
+    prompt = torch.tensor([pair.prompts[0]])
+    logits = target.start(prompt).extend(prompt[:, -1:])
+    return str(logits.dtype).removeprefix("torch.")

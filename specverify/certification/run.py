@@ -1,0 +1,147 @@
+"""Certifying a subject: plan, run, judge, write down."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from specverify.certification.certificate import CaseRecord, Certificate, Level, NotApplicable
+from specverify.certification.decoder_run import run_decoder_case
+from specverify.certification.plan import Plan, plan_decoder
+from specverify.certification.progress import ProgressEvent
+from specverify.certification.records import environment_record, subject_record, suite_record
+from specverify.certification.registry import Property, properties_of
+from specverify.certification.transform_case import transform_cases
+from specverify.certification.transform_run import run_transform_case
+from specverify.certification.verdict import worst
+from specverify.models.pairs import Pair, load_pair
+from specverify.settings import SamplingSettings
+from specverify.statistics.budget import Budget
+from specverify.subjects.guard import DEFAULT_TIME_LIMIT
+from specverify.subjects.protocols import Subject
+from specverify.subjects.registry import load_subject
+
+ALPHA = 1e-6
+"""Probability that a run of a right implementation raises any alarm."""
+
+Progress = Callable[[ProgressEvent], None]
+
+
+def certify(
+    subject: Subject | str,
+    pair: Pair | str = "toy",
+    *,
+    settings: Mapping[str, SamplingSettings] | None = None,
+    profile: str = "quick",
+    seed: int = 0,
+    progress: Progress | None = None,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+    num_draft_tokens: int | None = None,
+    tokens: int | None = None,
+    command: Sequence[str] = (),
+) -> Certificate:
+    """Test an implementation against its contract and say how well it holds.
+
+    Args:
+        subject: what to test, or its name (see `load_subject`).
+        pair: the models to test it on, or their name (see `load_pair`); a transform needs none.
+        settings: the contracts to test under, by name; the presets when omitted.
+        profile: quick, standard or thorough; how many tokens are sampled.
+        seed: everything random derives from it.
+        progress: told how far each case has got.
+        time_limit: seconds a single call of the subject may take.
+        num_draft_tokens: K, draft tokens a round; the pair's own when omitted.
+        tokens: tokens to sample over all settings, instead of the profile's number.
+        command: the command line to record.
+
+    Returns:
+        The certificate. A subject that crashes, hangs or returns nonsense has verdict `error`; an
+        interrupt ends the run early with what was computed.
+
+    Raises:
+        UsageError: the request makes no sense; raised before any work.
+    """
+    subject = load_subject(subject) if isinstance(subject, str) else subject
+    report = progress or (lambda event: None)
+    begin, started = time.perf_counter(), datetime.now(UTC)
+    properties = properties_of(subject.kind)
+    skipped = [
+        NotApplicable(property=p.id, reason=reason) for p in properties if (reason := p.needs(subject))
+    ]
+    applicable = [p for p in properties if p.needs(subject) is None]
+    if subject.kind == "transform":
+        cases = transform_cases(subject.reference)
+        budget = Budget(ALPHA)
+        dtype, pair_name = "float32", ""
+        records = (
+            (run_transform_case(subject, case, applicable, budget, seed, time_limit), False)
+            for case in cases
+        )
+    else:
+        pair = load_pair(pair) if isinstance(pair, str) else pair
+        plan = plan_decoder(
+            subject,
+            pair,
+            settings,
+            profile=profile,
+            num_draft_tokens=num_draft_tokens,
+            tokens=tokens,
+            time_limit=time_limit,
+        )
+        budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
+        dtype, pair_name = plan.dtype, pair.name
+        records = _decoder_records(subject, plan, applicable, budget, seed, report)
+    done, interrupted = _collect(records)
+    return Certificate(
+        verdict=worst(case.verdict for case in done) if not interrupted or done else "inconclusive",
+        reason=_reason(done),
+        level="algorithmic" if dtype == "float64" else "numerical",
+        subject=subject_record(subject),
+        suite=suite_record(),
+        environment=environment_record(dtype=dtype),
+        pair=pair_name,
+        profile=profile,
+        seed=seed,
+        alpha=budget.alpha,
+        tests=budget.tests,
+        cases=tuple(done),
+        not_applicable=tuple(skipped),
+        interrupted=interrupted,
+        started=started,
+        finished=datetime.now(UTC),
+        seconds=time.perf_counter() - begin,
+        command=tuple(command),
+    )
+
+
+def _decoder_records(
+    subject: Subject,
+    plan: Plan,
+    properties: Sequence[Property],
+    budget: Budget,
+    seed: int,
+    report: Progress,
+) -> Iterator[tuple[CaseRecord, bool]]:
+    for planned in plan.cases:
+        yield run_decoder_case(subject, planned, properties, budget, seed, report)
+
+
+def _collect(records: Iterator[tuple[CaseRecord, bool]]) -> tuple[list[CaseRecord], bool]:
+    """Run the cases in order until all are done or the user interrupts."""
+    done: list[CaseRecord] = []
+    try:
+        for record, interrupted in records:
+            done.append(record)
+            if interrupted:
+                return done, True
+    except KeyboardInterrupt:
+        return done, True
+    return done, False
+
+
+def _reason(cases: Sequence[CaseRecord]) -> str:
+    """The reasons of the worst cases, each with its case."""
+    verdict = worst(case.verdict for case in cases)
+    reasons = [f"{case.id}: {case.reason}" for case in cases if case.verdict == verdict]
+    if verdict == "preserved":
+        return "no test rejected, and every bound is within its limit"
+    return "; ".join(reasons) if reasons else "interrupted before any case was run"

@@ -1,0 +1,251 @@
+"""Certificates and progress on a terminal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from specverify.certification.progress import ProgressEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from specverify.certification.certificate import CaseRecord, Certificate, TestRecord
+
+_VERDICT_STYLES = {
+    "preserved": "bold green",
+    "lossy-as-declared": "bold green",
+    "violated": "bold red",
+    "error": "bold red",
+    "inconclusive": "bold yellow",
+}
+_NARROWEST = 120
+"""Columns of a report that goes to a file."""
+
+_DECISION_STYLES = {"pass": "green", "violated": "bold red", "undecided": "yellow"}
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the caller choose the exit code; rich would exit with 1, which means violated."""
+        raise BrokenPipeError
+
+
+def report_console() -> Console:
+    """Where reports go: standard output, wide enough for the table if nobody is watching."""
+    console = _Console()
+    return console if console.is_terminal else _Console(width=max(console.width, _NARROWEST))
+
+
+def progress_console() -> Console:
+    """Where progress goes: standard error, so that standard output holds the report alone."""
+    return _Console(stderr=True)
+
+
+@contextmanager
+def progress_bar(console: Console) -> "Iterator[Callable[[ProgressEvent], None]]":
+    """Show progress events while a certification runs.
+
+    On a terminal a bar follows the current case and disappears in the end; elsewhere (a log file)
+    each case gets one line when it starts.
+
+    Args:
+        console: where to draw, see `progress_console`.
+    """
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[message]}", style="dim"),
+        console=console,
+        transient=True,
+    ) as progress:
+        yield _Bar(progress)
+
+
+class _Lines:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._case: str | None = None
+
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.case != self._case:
+            self._case = event.case
+            self._console.print(Text(f"{event.case}  {event.message}".rstrip()))
+
+
+class _Bar:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._case: str | None = None
+        self._task = progress.add_task("", message="")
+
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.case != self._case:
+            self._case = event.case
+            self._progress.reset(self._task)
+        self._progress.update(
+            self._task,
+            description=escape(event.case),
+            completed=event.done,
+            total=event.total or None,
+            message=escape(event.message),
+        )
+
+
+def print_certificate(certificate: "Certificate", console: Console) -> None:
+    """Print a certificate: header, table of results, explanations, verdict."""
+    _print_header(certificate, console)
+    if certificate.cases:
+        console.print(_table(certificate))
+    _print_not_applicable(certificate, console)
+    for case in certificate.cases:
+        _print_explanations(case, console)
+    _print_verdict(certificate, console)
+
+
+def _print_header(certificate: "Certificate", console: Console) -> None:
+    subject, environment = certificate.subject, certificate.environment
+    provenance = [f"{subject.distribution} {subject.version}"] if subject.distribution else []
+    if subject.source_sha256:
+        provenance.append(f"sha256 {subject.source_sha256[:8]}")
+    details = f" ({', '.join(provenance)})" if provenance else ""
+    pair = f" · pair {certificate.pair}" if certificate.pair else ""
+    lines = (
+        f"specverify {certificate.suite.version} · subject {subject.name}{details}"
+        f"{pair} · profile {certificate.profile}",
+        f"seed {certificate.seed} · alpha {certificate.alpha:g} over {certificate.tests:,} tests · "
+        f"torch {environment.torch} {environment.device} {environment.dtype}, "
+        f"{environment.threads} thread{'s' * (environment.threads != 1)} · {certificate.level}",
+        f"{sum(case.tokens for case in certificate.cases):,} tokens in {certificate.seconds:,.0f} s",
+    )
+    console.print(Text("\n".join(lines)))
+    console.print()
+
+
+def _table(certificate: "Certificate") -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("case", "property", "evidence"):
+        table.add_column(name, overflow="fold")
+    for name in ("n", "statistic/df", "p", "TV bound"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    for case in certificate.cases:
+        for index, test in enumerate(case.tests):
+            table.add_row(*_row(case, test, first=index == 0))
+        if not case.tests:
+            style = _VERDICT_STYLES[case.verdict]
+            table.add_row(case.id, "", "", "", "", "", "", Text(case.verdict, style))
+    return table
+
+
+def _row(case: "CaseRecord", test: "TestRecord", *, first: bool) -> list[str | Text]:
+    bound = "" if case.tv_bound is None or not first else f"{case.tv_bound:.4f}"
+    return [
+        Text(case.id if first else ""),
+        Text(test.property),
+        f"{test.evidence} {test.test or ''}".rstrip(),
+        f"{test.n:,}" if test.n else "",
+        _statistic(test),
+        "" if test.p_value is None else f"{test.p_value:.2g}",
+        bound,
+        Text(test.decision, _DECISION_STYLES[test.decision]),
+    ]
+
+
+def _statistic(test: "TestRecord") -> str:
+    if test.statistic is None:
+        return ""
+    return f"{test.statistic:.1f}/{test.df}" if test.df else f"{test.statistic:.1f}"
+
+
+def _print_not_applicable(certificate: "Certificate", console: Console) -> None:
+    entries = list(certificate.not_applicable)
+    for case in certificate.cases:
+        entries += case.not_applicable
+    if not entries:
+        return
+    console.print()
+    # The same property is often out of reach in every case, for the same reason.
+    for entry in dict.fromkeys((entry.property, entry.reason) for entry in entries):
+        console.print(Text(f"not applicable: {entry[0]}: {entry[1]}", "dim"))
+
+
+def _print_explanations(case: "CaseRecord", console: Console) -> None:
+    violated: dict[str, list[TestRecord]] = {}
+    for test in case.tests:
+        if test.decision == "violated":
+            violated.setdefault(test.property, []).append(test)
+    for tests in violated.values():
+        _print_violation(case, tests, console)
+    if case.verdict == "error":
+        console.print()
+        console.print(Text(f"ERROR {case.id}", _VERDICT_STYLES["error"]))
+        console.print(Padding(Text(case.reason), (0, 2)))
+    for finding in case.findings:
+        console.print()
+        console.print(Text(f"finding in {case.id}: {finding}", "yellow"))
+
+
+def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console: Console) -> None:
+    """Explain one violated property from the tests that rejected it."""
+    first = tests[0]
+    console.print()
+    console.print(Text(f"VIOLATED {first.property} in {case.id}", _VERDICT_STYLES["violated"]))
+    lines = [first.claim]
+    if first.detail:
+        lines.append(f"However, {first.detail}")
+    for test in tests:
+        if test.p_value is not None:
+            share = "" if test.alpha is None else f"; it rejects below {test.alpha:.1g}"
+            lines.append(
+                f"{test.test}: were the claim true, a deviation this large would have probability "
+                f"{test.p_value:.2g} in {test.n:,} observations{share}."
+            )
+    console.print(Padding(Text("\n".join(lines)), (0, 2)))
+    if first.worst_cells:
+        console.print(Padding(_cells(first), (0, 2)))
+
+
+def _cells(test: "TestRecord") -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("worst cells", overflow="fold")
+    table.add_column("observed", justify="right")
+    table.add_column("expected", justify="right")
+    for cell in test.worst_cells:
+        name = cell.label or f"cell {cell.cell}" + f" of stratum {cell.stratum}" * (
+            (test.strata or 1) > 1
+        )
+        table.add_row(Text(name), f"{cell.observed:,}", f"{cell.expected:,.1f}")
+    return table
+
+
+def _print_verdict(certificate: "Certificate", console: Console) -> None:
+    console.print()
+    verdict = Text(certificate.verdict.upper(), _VERDICT_STYLES[certificate.verdict])
+    if certificate.interrupted:
+        verdict.append(" (interrupted: what was computed before is judged)", "yellow")
+    verdict.append(f"  {certificate.reason}", "default")
+    console.print(verdict)
+    for missing in dict.fromkeys(case.missing for case in certificate.cases if case.missing):
+        if missing not in certificate.reason:
+            console.print(Text(f"What it would take: {missing}"))
+    console.print(Text(certificate.disclaimer, "dim"))

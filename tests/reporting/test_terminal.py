@@ -1,0 +1,97 @@
+"""What a person reads: header, table, explanations, verdict, progress."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specverify.certification.certificate import DISCLAIMER, Certificate, NotApplicable
+from specverify.certification.progress import ProgressEvent
+from specverify.reporting.terminal import print_certificate, progress_bar
+
+SAMPLE = Certificate.load(
+    Path(__file__).parents[1] / "certification" / "sample_certificate.json"
+)
+GOOD, BAD = SAMPLE.cases
+
+
+def printed(**changes: Any) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    print_certificate(SAMPLE.model_copy(update=changes), console)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def test_a_violation_reads_like_this() -> None:
+    assert printed() == (Path(__file__).parent / "violated.txt").read_text().rstrip("\n")
+
+
+def test_a_pass_states_its_bound_and_that_it_is_no_proof() -> None:
+    text = printed(verdict="preserved", reason="nothing was rejected", cases=(GOOD,))
+    assert "0.0123" in text
+    assert " ".join(text.split()).endswith(f"PRESERVED nothing was rejected {DISCLAIMER}")
+    assert "VIOLATED" not in text
+
+
+def test_two_tests_of_one_property_are_explained_together() -> None:
+    (test,) = BAD.tests
+    both = BAD.model_copy(
+        update={"tests": (test, test.model_copy(update={"test": "chi-squared", "p_value": 1e-9}))}
+    )
+    text = printed(cases=(both,))
+    assert text.count("VIOLATED joint.stopped_run in history") == 1
+    assert text.count("worst cells") == 1
+    assert "3.1e-14 in 48,000" in text
+    assert "1e-09 in 48,000" in text
+
+
+def test_what_it_would_take_is_said_once() -> None:
+    thin = GOOD.model_copy(update={"verdict": "inconclusive", "missing": "about 90,000 tokens"})
+    text = printed(verdict="inconclusive", reason="thin", cases=(thin, thin))
+    assert text.count("What it would take: about 90,000 tokens") == 1
+
+
+def test_an_error_shows_the_whole_message() -> None:
+    crashed = GOOD.model_copy(
+        update={"verdict": "error", "tests": (), "reason": "raised ValueError\n  a.py:3 in f"}
+    )
+    text = printed(verdict="error", reason="plain crashed", cases=(crashed,))
+    assert "ERROR plain\n  raised ValueError\n    a.py:3 in f" in text
+
+
+def test_an_interrupted_run_says_so() -> None:
+    text = printed(verdict="inconclusive", interrupted=True, cases=())
+    assert "INCONCLUSIVE (interrupted" in text
+
+
+def test_the_same_gap_in_every_case_is_listed_once() -> None:
+    gap = NotApplicable(property="joint.bonus", reason="accepted is unknown")
+    case = GOOD.model_copy(update={"not_applicable": (gap,)})
+    assert printed(cases=(case, case)).count("not applicable: joint.bonus") == 1
+
+
+def test_markup_in_names_is_text() -> None:
+    subject = SAMPLE.subject.model_copy(update={"name": "[red]x[/red]"})
+    case = GOOD.model_copy(update={"id": "top_p[0.5]", "findings": ("[bold]",)})
+    text = printed(subject=subject, cases=(case,))
+    for name in ("[red]x[/red]", "top_p[0.5]", "[bold]"):
+        assert name in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=terminal)
+    with progress_bar(console) as progress:
+        for done in range(3):
+            progress(ProgressEvent("top_p[0.5]", done, 2, "runs"))
+        progress(ProgressEvent("greedy", 0, 0))
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    text = file.getvalue()
+    if terminal:
+        assert "top_p[0.5]" in text or "greedy" in text
+    else:
+        assert text == "top_p[0.5]  runs\ngreedy\n"

@@ -1,0 +1,396 @@
+"""Calls into subjects: answers are checked, failures named, randomness watched."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from specverify.decoding.output import DecoderOutput
+from specverify.errors import SubjectError, SubjectTimeout, UsageError
+from specverify.models.table import TableModel
+from specverify.settings import SamplingSettings
+from specverify.subjects.calling import (
+    build_transform,
+    call_decoder,
+    call_rule,
+    call_transform,
+    vocab_size_of,
+)
+from specverify.subjects.guard import Call
+from specverify.subjects.protocols import Capabilities, Subject
+
+torch.set_num_threads(1)
+V, K, ROWS = 5, 2, 2
+PROMPTS = torch.tensor([[0, 1], [2, 3]])
+SETTINGS = SamplingSettings(max_new_tokens=4)
+GOOD = torch.tensor([[0, 4, -1], [1, 2, 3]])
+NEG = -torch.inf
+
+
+class Model:
+    vocab_size = V
+
+
+def decoder(call: Callable[..., Any], **capabilities: Any) -> Subject:
+    return Subject("mine", "decoder", call, Capabilities(**capabilities))
+
+
+def run(call: Callable[..., Any], limit: float = 60.0, **capabilities: Any) -> Call[DecoderOutput]:
+    return call_decoder(
+        decoder(call, **capabilities), Model(), Model(), PROMPTS, torch.ones_like(PROMPTS),
+        SETTINGS, K, torch.Generator().manual_seed(0), time_limit=limit,
+    )  # fmt: skip
+
+
+def returns(value: Any) -> Call[DecoderOutput]:
+    return run(lambda *_: value)
+
+
+class TestDecoderOutput:
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
+    def test_a_bare_tensor_is_an_output(self, dtype: torch.dtype) -> None:
+        call = returns(GOOD.to(dtype))
+        assert torch.equal(call.value.tokens, GOOD)
+        assert call.value.tokens.dtype == torch.long
+        assert call.value.accepted is None
+        assert call.findings == ()
+
+    def test_all_fields_come_through(self) -> None:
+        output = DecoderOutput(
+            tokens=GOOD,
+            accepted=torch.tensor([[1, -1], [2, -1]]),
+            drafted=torch.tensor([[2, -1], [2, -1]]),
+            finish_reasons=["length", "length"],
+            logprobs=torch.zeros(2, 3),
+        )
+        value = returns(output).value
+        assert value.accepted is not None
+        assert value.accepted.tolist() == [[1, -1], [2, -1]]
+        assert value.finish_reasons == ["length", "length"]
+        assert value.logprobs is output.logprobs
+
+    def test_a_run_beyond_its_length_limit_is_left_to_the_judge(self) -> None:
+        long = torch.zeros(ROWS, SETTINGS.max_new_tokens + 2, dtype=torch.long)
+        assert torch.equal(returns(long).value.tokens, long)
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            (None, "output of 'mine' is a NoneType"),
+            ([[1, 2]], "is a list"),
+            (DecoderOutput(tokens=[[1]]), "tokens is a list"),  # type: ignore[arg-type]
+            (torch.tensor([1, 2]), r"shape \[2\]; the call had 2 rows"),
+            (torch.tensor([[1, 2]]), r"shape \[1, 2\]; the call had 2 rows"),
+            (torch.zeros(2, 3, 4).long(), r"shape \[2, 3, 4\]"),
+            (torch.zeros(2, 3), r"dtype torch.float32; it must hold integers"),
+            (torch.zeros(2, 3, dtype=torch.bool), "dtype torch.bool"),
+            (torch.tensor([[1, 5], [0, 0]]), r"tokens\[0, 1\] is 5, but token ids run from 0 to 4"),
+            (torch.tensor([[1, 1], [0, -2]]), r"tokens\[1, 1\] is -2"),
+            (torch.tensor([[1, -1, 2], [0, 0, 0]]), r"tokens\[0, 1\] is -1 and a value follows"),
+            (torch.tensor([[-1, 1], [0, 0]]), r"tokens\[0, 0\] is -1 and a value follows"),
+            (torch.tensor([[1, 1], [-1, -1]]), r"tokens\[1\] holds no token"),
+            (torch.empty(2, 0, dtype=torch.long), r"tokens\[0\] holds no token"),
+        ],
+    )
+    def test_wrong_tokens(self, value: Any, message: str) -> None:
+        with pytest.raises(SubjectError, match=message):
+            returns(value)
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"accepted": torch.tensor([[1], [3]])}, r"accepted\[1, 0\] is 3; a round accepts 0 to"),
+            ({"accepted": torch.tensor([[1], [-2]])}, r"accepted\[1, 0\] is -2"),
+            ({"accepted": torch.tensor([1, 2])}, r"accepted has shape \[2\]"),
+            ({"accepted": torch.tensor([[1.0], [2.0]])}, r"accepted has dtype"),
+            ({"accepted": torch.tensor([[-1, 1], [2, -1]])}, r"accepted\[0, 0\] is -1 and a value"),
+            ({"accepted": torch.tensor([[0], [2]])}, r"accepted\[0\] is \[0\], which makes 1 to 1"),
+            ({"accepted": torch.tensor([[1, 0], [2, -1]])}, "which makes 3 to 3 tokens, but the row"),
+            ({"accepted": torch.empty(2, 0).long()}, "makes 1 to 0 tokens"),
+            ({"drafted": torch.tensor([[3], [0]])}, r"drafted\[0, 0\] is 3"),
+            (
+                {"accepted": torch.tensor([[1], [2]]), "drafted": torch.tensor([[1], [1]])},
+                r"accepted\[1, 0\] is 2, more than the 1 draft tokens",
+            ),
+            (
+                {"accepted": torch.tensor([[1], [2]]), "drafted": torch.tensor([[1, 1], [2, 2]])},
+                "both have one column for each round",
+            ),
+            ({"logprobs": torch.zeros(2, 2)}, r"logprobs has shape \[2, 2\]"),
+            ({"raw_logprobs": [0.0]}, "raw_logprobs has shape list"),
+            ({"finish_reasons": ["length"]}, "finish_reasons has 1 entries for 2 rows"),
+        ],
+    )
+    def test_wrong_extras(self, fields: dict[str, Any], message: str) -> None:
+        with pytest.raises(SubjectError, match=message):
+            returns(DecoderOutput(tokens=GOOD, **fields))
+
+    def test_a_last_round_may_be_cut(self) -> None:
+        accepted = torch.tensor([[2, -1], [0, 2]])
+        value = returns(DecoderOutput(tokens=GOOD, accepted=accepted)).value
+        assert value.accepted is not None
+
+
+class TestFailures:
+    def test_an_exception_names_itself_and_its_place(self) -> None:
+        def deep() -> None:
+            raise ZeroDivisionError("no mass left")
+
+        with pytest.raises(SubjectError) as caught:
+            run(lambda *_: deep())
+        message = str(caught.value)
+        assert message.startswith("subject 'mine' raised ZeroDivisionError: no mass left\n")
+        assert "subjects/test_calling.py" in message
+        assert "in deep: raise ZeroDivisionError" in message
+        assert "guard.py" not in message
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def test_exit_and_long_messages(self) -> None:
+        with pytest.raises(SubjectError, match="raised SystemExit"):
+            run(lambda *_: exec("raise SystemExit"))
+        with pytest.raises(SubjectError) as caught:
+            run(lambda *_: exec("raise ValueError('x' * 10_000)"))
+        assert len(str(caught.value)) < 1000
+
+    def test_a_hang(self) -> None:
+        with pytest.raises(SubjectTimeout, match=r"subject 'mine': .*0\.05 s.*--time-limit"):
+            run(lambda *_: time.sleep(30), limit=0.05)
+
+    def test_control_c_comes_through(self) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            run(lambda *_: exec("raise KeyboardInterrupt"))
+
+    def test_bad_usage_inside_a_subject_is_its_own_failure(self) -> None:
+        with pytest.raises(SubjectError, match="raised SettingsError: .*temperature=-1"):
+            run(lambda *_: SamplingSettings(temperature=-1))
+
+    def test_its_own_subject_errors_are_left_as_they_are(self) -> None:
+        error = SubjectError("the server is down")
+
+        def call(*_: Any) -> None:
+            raise error
+
+        with pytest.raises(SubjectError) as caught:
+            run(call)
+        assert caught.value is error
+
+
+class TestGlobalGenerators:
+    @pytest.mark.parametrize(
+        ("name", "draw"),
+        [
+            ("torch", lambda: torch.rand(1)),
+            ("torch", lambda: torch.manual_seed(0)),
+            ("numpy", np.random.rand),
+            ("python", random.random),
+        ],
+    )
+    def test_touching_one_is_a_finding_when_a_generator_is_declared(
+        self, name: str, draw: Callable[[], Any]
+    ) -> None:
+        def call(*_: Any) -> Tensor:
+            draw()
+            return GOOD
+
+        (finding,) = run(call).findings
+        assert f"{name}'s global generator" in finding
+
+    def test_own_generators_are_no_finding(self) -> None:
+        def call(*arguments: Any) -> Tensor:
+            torch.rand(3, generator=arguments[-1])
+            torch.rand(3, generator=torch.Generator().manual_seed(1))
+            np.random.default_rng(0).random()
+            random.Random(0).random()
+            with torch.random.fork_rng(devices=[]):
+                torch.rand(3)
+            return GOOD
+
+        assert run(call).findings == ()
+
+    def test_without_a_declared_generator_they_are_seeded_and_put_back(self) -> None:
+        drawn: list[tuple[float, float, float]] = []
+
+        def call(*_: Any) -> Tensor:
+            drawn.append((torch.rand(1).item(), np.random.rand(), random.random()))
+            return GOOD
+
+        states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(2):
+            call_decoder(
+                decoder(call, generator=False), Model(), Model(), PROMPTS,
+                torch.ones_like(PROMPTS), SETTINGS, K, generator,
+            )  # fmt: skip
+        again = call_decoder(
+            decoder(call, generator=False), Model(), Model(), PROMPTS, torch.ones_like(PROMPTS),
+            SETTINGS, K, torch.Generator().manual_seed(3),
+        )  # fmt: skip
+        assert drawn[0] != drawn[1]
+        assert drawn[0] == drawn[2]
+        assert again.findings == ()
+        assert torch.equal(states[0], torch.get_rng_state())
+        assert states[1] == random.getstate()
+        assert np.array_equal(states[2], np.random.get_state()[1])
+
+    def test_they_are_put_back_after_a_failure(self) -> None:
+        def call(*_: Any) -> None:
+            random.random()
+            raise ValueError
+
+        state = random.getstate()
+        with pytest.raises(SubjectError):
+            run(call, generator=False)
+        assert state == random.getstate()
+
+
+def test_a_subject_without_batches_gets_one_row_a_call() -> None:
+    seen = []
+
+    def call(target: Any, draft: Any, ids: Tensor, mask: Tensor, *_: Any) -> DecoderOutput:
+        seen.append((ids.shape, mask.shape))
+        random.random()
+        row = [0] * (3 if len(seen) == 1 else 1)
+        return DecoderOutput(torch.tensor([row]), accepted=torch.tensor([[len(row) - 1]]))
+
+    call_once = run(call, batch=False)
+    assert seen == [((1, 2), (1, 2))] * 2
+    assert call_once.value.tokens.tolist() == [[0, 0, 0], [0, -1, -1]]
+    assert call_once.value.accepted is not None
+    assert call_once.value.accepted.tolist() == [[2], [0]]
+    assert len(call_once.findings) == 1
+
+
+def test_vocabulary_sizes_are_found_or_asked_for() -> None:
+    assert vocab_size_of(TableModel.random(3, 1, seed=0)) == 3
+    with pytest.raises(UsageError, match="object does not say its vocabulary size"):
+        vocab_size_of(object())
+
+
+RULE_ARGUMENTS = (
+    torch.zeros(ROWS, K, dtype=torch.long),
+    torch.full((ROWS, K, V), 0.2, dtype=torch.float64),
+    torch.full((ROWS, K + 1, V), 0.2, dtype=torch.float64),
+)
+
+
+def rule(call: Callable[..., Any], limit: float = 60.0, **capabilities: Any) -> Call[Tensor]:
+    made = Subject("mine", "rule", call, Capabilities(**capabilities))
+    generator = torch.Generator().manual_seed(0)
+    return call_rule(made, *RULE_ARGUMENTS, generator, time_limit=limit)
+
+
+class TestRules:
+    def test_tokens_come_through(self) -> None:
+        call = rule(lambda *_: GOOD)
+        assert torch.equal(call.value, GOOD)
+        assert call.findings == ()
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ((GOOD, 1), "is a tuple"),
+            (GOOD[:, :2], r"shape \[2, 2\]; for 2 draft tokens it must be \[2, 3\]"),
+            (GOOD[:1], r"the call had 2 rows"),
+            (GOOD.double(), "dtype torch.float64"),
+            (GOOD + 1, r"is 5, but token ids run from 0 to 4"),
+            (torch.tensor([[0, -1, 2], [1, 1, 1]]), "a value follows"),
+            (torch.tensor([[0, 1, 2], [-1, -1, -1]]), r"\[1\] holds no token"),
+        ],
+    )
+    def test_wrong_outputs(self, value: Any, message: str) -> None:
+        with pytest.raises(SubjectError, match=message):
+            rule(lambda *_: value)
+
+    def test_failures_and_hangs(self) -> None:
+        with pytest.raises(SubjectError, match="raised RuntimeError: expected"):
+            rule(lambda *_: exec("raise RuntimeError('expected')"))
+        with pytest.raises(SubjectTimeout):
+            rule(lambda *_: time.sleep(30), limit=0.05)
+
+    def test_in_place_work_stays_the_rules_own(self) -> None:
+        def call(tokens: Tensor, q: Tensor, p: Tensor, generator: Generator) -> Tensor:
+            tokens.fill_(1)
+            p[:, :K] -= q
+            q.zero_()
+            return GOOD
+
+        before = [argument.clone() for argument in RULE_ARGUMENTS]
+        rule(call)
+        assert all(torch.equal(a, b) for a, b in zip(before, RULE_ARGUMENTS, strict=True))
+
+    def test_declared_variations(self) -> None:
+        def call(tokens: Tensor, q: Tensor, p: Tensor) -> Tensor:
+            assert (len(tokens), len(q), len(p)) == (1, 1, 1)
+            return torch.cat([tokens, torch.multinomial(p[:, K], 1)], 1)
+
+        first, again = (rule(call, generator=False, batch=False) for _ in range(2))
+        assert first.value.shape == (ROWS, K + 1)
+        assert torch.equal(first.value, again.value)
+        assert first.findings == ()
+
+    def test_a_touched_global_generator_is_a_finding(self) -> None:
+        def call(*_: Any) -> Tensor:
+            torch.rand(1)
+            return GOOD
+
+        assert len(rule(call).findings) == 1
+
+
+LOGITS = torch.tensor([[0.0, 1.0, NEG], [2.0, NEG, 0.5]], dtype=torch.float64)
+HISTORY = torch.tensor([[1], [2]])
+
+
+def transform(call: Callable[..., Any], limit: float = 60.0) -> Call[Tensor]:
+    made = Subject("mine", "transform", lambda: call)
+    built = build_transform(made, time_limit=limit)
+    return call_transform(made, built, HISTORY, LOGITS, time_limit=limit)
+
+
+class TestTransforms:
+    def test_logits_come_through(self) -> None:
+        call = transform(lambda _, logits: logits / 2)
+        assert torch.equal(call.value, LOGITS / 2)
+        assert call.findings == ()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda x: x.tolist(), "is a list"),
+            (lambda x: x[:1], r"shape \[1, 3\]; it must be that of the logits handed in, \[2, 3\]"),
+            (lambda x: torch.zeros_like(x).long(), "dtype torch.int64"),
+            (lambda x: x - x, r"\[0, 2\] is NaN"),
+            (lambda x: -x, r"\[0, 2\] is \+inf"),
+            (lambda x: x + NEG, r"\[0\] is -inf throughout"),
+        ],
+    )
+    def test_wrong_outputs(self, change: Callable[[Tensor], Any], message: str) -> None:
+        with pytest.raises(SubjectError, match=message):
+            transform(lambda _, logits: change(logits))
+
+    def test_in_place_changes_are_findings_and_reach_nobody(self) -> None:
+        def change(ids: Tensor, logits: Tensor) -> Tensor:
+            ids.zero_()
+            return logits.mul_(2)
+
+        history, before = HISTORY.clone(), LOGITS.clone()
+        call = transform(change)
+        assert torch.equal(call.value, before * 2)
+        assert torch.equal(LOGITS, before)
+        assert torch.equal(HISTORY, history)
+        assert [finding.split(" in place")[0] for finding in call.findings] == [
+            "changes input_ids",
+            "changes the logits it is handed",
+        ]
+
+    def test_factories_that_fail(self) -> None:
+        with pytest.raises(SubjectError, match="built a NoneType, which cannot be called"):
+            transform(None)  # type: ignore[arg-type]
+        with pytest.raises(SubjectError, match="raised TypeError"):
+            build_transform(Subject("mine", "transform", lambda: None), temperature=2.0)
+        with pytest.raises(SubjectTimeout):
+            transform(lambda *_: time.sleep(30), limit=0.05)

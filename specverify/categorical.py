@@ -30,15 +30,12 @@ def draw(probs: Tensor, generator: Generator | None = None) -> Tensor:
         )
     cumulative = probs.double().cumsum(-1)
     total = cumulative[..., -1:]
-    if not bool(((total > 0) & total.isfinite()).all()):
-        bad = total[~((total > 0) & total.isfinite())]
-        raise ValueError(
-            f"a row of probabilities sums to {bad[0].item()}; every row needs a positive, "
-            "finite sum: check the transforms for a row with every token masked, or logits of NaN"
-        )
+    smallest = _checked_smallest(total) if total.numel() else 1.0
     u = torch.rand(total.shape, dtype=torch.float64, device=probs.device, generator=generator)
-    # Rounding in u * total must not reach the total itself, beyond which no index lies.
-    level = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
+    level = u * total
+    if smallest < torch.finfo(torch.float64).tiny:
+        # A subnormal product may round up to the total itself, beyond which no index lies.
+        level = torch.minimum(level, torch.nextafter(total, torch.zeros_like(total)))
     if probs.shape[-1] <= _COUNTING_LIMIT:
         index = (cumulative <= level).sum(-1)
     else:
@@ -46,6 +43,18 @@ def draw(probs: Tensor, generator: Generator | None = None) -> Tensor:
     # On CPU the sum runs from left to right: where a probability is 0 it does not move. A parallel
     # scan associates neighbours differently and may move by an ulp.
     return index if probs.device.type == "cpu" else _possible(probs, index)
+
+
+def _checked_smallest(total: Tensor) -> float:
+    """Return the smallest row sum, after checking that all are positive and finite."""
+    smallest, largest = (bound.item() for bound in total.aminmax())
+    if not (smallest > 0 and largest < torch.inf):
+        bad = total[~((total > 0) & total.isfinite())]
+        raise ValueError(
+            f"a row of probabilities sums to {bad[0].item()}; every row needs a positive, "
+            "finite sum: check the transforms for a row with every token masked, or logits of NaN"
+        )
+    return smallest
 
 
 def _possible(probs: Tensor, index: Tensor) -> Tensor:

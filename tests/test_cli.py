@@ -312,6 +312,72 @@ class TestLists:
         assert second.startswith("reference  decoder")
 
 
+DECODERS = """
+import time, torch
+from specverify.subjects.reference import TOKEN
+
+right = TOKEN.call
+
+def runs(token):
+    def generate(target, draft, ids, mask, settings, k, generator):
+        return torch.full((len(ids), settings.max_new_tokens), token)
+    return generate
+
+constant, unknown, silent = runs(0), runs(99), runs(-1)
+
+def crashes(target, draft, ids, mask, settings, k, generator):
+    raise RuntimeError("out of cheese")
+
+def hangs(target, draft, ids, mask, settings, k, generator):
+    while True:
+        try:
+            time.sleep(1)
+        except Exception:
+            pass
+
+def interrupts(target, draft, ids, mask, settings, k, generator):
+    raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "verdict", "message"),
+    [
+        ("right", 2, "inconclusive", "the bound on the first token's TV"),
+        ("constant", 1, "violated", "joint.first_token"),
+        ("crashes", 3, "error", "raised RuntimeError: out of cheese"),
+        ("hangs", 3, "error", "ran past its time limit of 0.5 s"),
+        ("silent", 3, "error", "holds no token"),
+        ("unknown", 3, "error", "is 99, but token ids run from 0 to 7"),
+        ("interrupts", 130, "inconclusive", "interrupted after 0 of"),
+    ],
+)
+def test_subjects_of_a_users_own_module(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    name: str,
+    code: int,
+    verdict: Verdict,
+    message: str,
+) -> None:
+    (tmp_path / "users_decoders.py").write_text(DECODERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    argv = ["certify", f"users_decoders:{name}", "--kind", "decoder", "--out", "certificates"]
+    argv += ["--settings", "plain", "--tokens", "3000"]
+    argv += ["--time-limit", "0.5" if name == "hangs" else "60"]
+    returned, out, err = run(argv, capsys)
+    sys.modules.pop("users_decoders")
+    assert "Traceback" not in err
+    assert returned == code, out
+    (path,) = Path("certificates").iterdir()
+    certificate = Certificate.load(path)
+    assert certificate.verdict == verdict
+    assert message in path.read_text()
+    assert certificate.interrupted is (code == 130)
+
+
 FAKE = f"""
 import sys, time, types
 from specverify.certification.certificate import Certificate
@@ -347,7 +413,7 @@ def test_control_c_during_a_run_writes_what_was_computed(tmp_path: Path) -> None
     assert process.stderr is not None
     assert process.stderr.readline() == "started\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "(interrupted" in out
@@ -361,7 +427,7 @@ def test_a_reader_that_leaves_is_no_violation() -> None:
     process.stdout.close()
     assert process.stderr is not None
     err = process.stderr.read()
-    assert process.wait(timeout=30) == 141
+    assert process.wait(timeout=120) == 141
     assert "Traceback" not in err
     assert "Exception ignored" not in err
 

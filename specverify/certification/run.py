@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+
+import torch
 
 from specverify.certification.certificate import CaseRecord, Certificate, Level, NotApplicable
 from specverify.certification.decoder_run import run_decoder_case
@@ -10,7 +13,7 @@ from specverify.certification.plan import Plan, plan_decoder
 from specverify.certification.progress import ProgressEvent
 from specverify.certification.records import environment_record, subject_record, suite_record
 from specverify.certification.registry import Property, properties_of
-from specverify.certification.transform_case import transform_cases
+from specverify.certification.transform_case import TransformCase, transform_cases
 from specverify.certification.transform_run import run_transform_case
 from specverify.certification.verdict import worst
 from specverify.models.pairs import Pair, load_pair
@@ -72,10 +75,7 @@ def certify(
         cases = transform_cases(subject.reference)
         budget = Budget(ALPHA)
         dtype, pair_name = "float32", ""
-        records = (
-            (run_transform_case(subject, case, applicable, budget, seed, time_limit), False)
-            for case in cases
-        )
+        records = _transform_records(subject, cases, applicable, budget, seed, time_limit, report)
     else:
         pair = load_pair(pair) if isinstance(pair, str) else pair
         plan = plan_decoder(
@@ -90,14 +90,16 @@ def certify(
         budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
         dtype, pair_name = plan.dtype, pair.name
         records = _decoder_records(subject, plan, applicable, budget, seed, report)
-    done, interrupted = _collect(records)
+    with single_threaded():
+        done, interrupted = _collect(records)
+        environment = environment_record(dtype=dtype)
     return Certificate(
-        verdict=worst(case.verdict for case in done) if not interrupted or done else "inconclusive",
+        verdict=worst(case.verdict for case in done),
         reason=_reason(done),
         level="algorithmic" if dtype == "float64" else "numerical",
         subject=subject_record(subject),
         suite=suite_record(),
-        environment=environment_record(dtype=dtype),
+        environment=environment,
         pair=pair_name,
         profile=profile,
         seed=seed,
@@ -111,6 +113,34 @@ def certify(
         seconds=time.perf_counter() - begin,
         command=tuple(command),
     )
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Run torch on one thread, so that float sums do not depend on the number of cores.
+
+    Small batches are also faster that way: the threads of a pool spend their time waiting.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _transform_records(
+    subject: Subject,
+    cases: Sequence[TransformCase],
+    properties: Sequence[Property],
+    budget: Budget,
+    seed: int,
+    time_limit: float,
+    report: Progress,
+) -> Iterator[tuple[CaseRecord, bool]]:
+    for done, case in enumerate(cases, 1):
+        yield run_transform_case(subject, case, properties, budget, seed, time_limit), False
+        report(ProgressEvent(case.id, done, len(cases), "cases"))
 
 
 def _decoder_records(

@@ -28,9 +28,13 @@ _EXIT_CODES: dict[Verdict, int] = {
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The worst of some verdicts; inconclusive if there are none, since nothing was checked."""
-    return min(verdicts, key=VERDICTS.index, default="inconclusive")
+    found = set(verdicts)
+    for verdict in VERDICTS:
+        if verdict in found:
+            return verdict
+    return "inconclusive"
 
 
 def exit_code(verdict: Verdict, *, interrupted: bool = False) -> int:
-    """The command's exit code: 0 preserved, 1 violated, 2 inconclusive, 3 error, 130 interrupted."""
+    """0 preserved or lossy as declared, 1 violated, 2 inconclusive, 3 error; 130 interrupted."""
     return EXIT_INTERRUPTED if interrupted else _EXIT_CODES[verdict]

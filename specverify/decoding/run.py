@@ -29,6 +29,10 @@ class Run:
     draft: DraftSession | None
     recorder: "Recorder" = field(default_factory=lambda: Recorder())
 
+    def passes(self) -> tuple[int, int]:
+        """Forward passes of target and draft since the run began."""
+        return self.target.passes, self.draft.passes if self.draft else 0
+
     def append(self, tokens: Tensor) -> None:
         """Add the same number of given tokens, long [B, n], to every row, e.g. a user's turn.
 
@@ -41,9 +45,15 @@ class Run:
 
 
 class Recorder:
-    """Collects per-round results and turns them into a `DecoderOutput`."""
+    """Collects per-round results and turns them into a `DecoderOutput`.
 
-    def __init__(self) -> None:
+    Args:
+        target_passes: made by the sessions before, which are not counted.
+        draft_passes: the same for the draft.
+    """
+
+    def __init__(self, target_passes: int = 0, draft_passes: int = 0) -> None:
+        self._passes_before = target_passes, draft_passes
         self.counters = Counters()
         self._accepted: list[Tensor] = []
         self._drafted: list[Tensor] = []
@@ -105,8 +115,9 @@ class Recorder:
         positions = histories.prompt_lengths[:, None] + index
         tokens = histories.tokens.gather(1, positions)
         tokens = torch.where(index < emitted[:, None], tokens, -1)
-        self.counters.target_passes = run.target.passes
-        self.counters.draft_passes = run.draft.passes if run.draft else 0
+        passes = run.passes()
+        self.counters.target_passes = passes[0] - self._passes_before[0]
+        self.counters.draft_passes = passes[1] - self._passes_before[1]
         self.counters.peak_memory_bytes = _peak_memory_bytes(tokens.device)
         none = torch.empty((len(tokens), 0), dtype=torch.long, device=tokens.device)
         return DecoderOutput(

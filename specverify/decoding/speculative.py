@@ -133,7 +133,7 @@ class SpeculativeDecoder:
             accepted, drafted = self._round(run, limits, active, codes, settings, pipeline, generator)
             self.schedule.update(schedule_state, accepted, drafted)
         output = run.recorder.output(run, codes)
-        run.recorder = Recorder()
+        run.recorder = Recorder(*run.passes())
         return output
 
     def _catch_up(self, run: Run) -> None:

@@ -56,8 +56,7 @@ def sample_block(
         token = q.argmax(1) if greedy else draw(q, generator)
         histories.tokens.scatter_(1, starts[:, None], token[:, None])
         tokens.append(torch.where(active, token, -1))
-        if not greedy:
-            probs.append(torch.where(active[:, None], q, 0.0))
+        probs.append(q)
         active = active & (step + 1 < limits)
         if confidence_threshold is not None:
             confidence = logits.double().softmax(1) if greedy else q
@@ -66,7 +65,12 @@ def sample_block(
             break
         logits = session.extend(token[:, None], active.long())[:, 0]
     block = torch.stack(tokens, 1)
-    return DraftBlock(block, (block >= 0).sum(1), None if greedy else torch.stack(probs, 1))
+    offered = block >= 0
+    if greedy:
+        return DraftBlock(block, offered.sum(1), None)
+    return DraftBlock(
+        block, offered.sum(1), torch.stack(probs, 1).masked_fill_(~offered.unsqueeze(2), 0.0)
+    )
 
 
 def _catch_up(session: Session, histories: Histories, active: Tensor) -> Tensor:
@@ -83,8 +87,10 @@ def _catch_up(session: Session, histories: Histories, active: Tensor) -> Tensor:
 def _distribution(
     logits: Tensor, active: Tensor, histories: Histories, starts: Tensor, pipeline: Pipeline
 ) -> Tensor:
-    """Transformed probabilities [B, V] of the next token; rows at rest, whose logits may be
-    anything, get a flat row that a draw passes over."""
+    """Transformed probabilities [B, V] of the next token.
+
+    Rows at rest, whose logits may be anything, get a flat row that a draw passes over.
+    """
     resting = ~active[:, None]
     partial = bool(resting.any())
     q = pipeline.probabilities(

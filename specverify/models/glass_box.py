@@ -140,8 +140,9 @@ class GlassBoxModel(_TableLM):
     A query at position P is right when the slots it sees hold the positions 0 to P once each; its
     logits are then the table's row for the tokens at the last `order` positions. Otherwise (a
     rejected token not cropped, one cropped too many, a position id that is off or not rolled back,
-    padding in sight or a token masked away) every token it cannot place counts as the start
-    symbol, and the row is returned in reverse order of the vocabulary: wrong, and always the same.
+    padding in sight or a token masked away) a token it cannot place counts as the start symbol, and
+    when the number or the sum of the positions in sight is off, the row comes back in reverse order
+    of the vocabulary: wrong, and always in the same way.
 
     Positions are absolute, as in models with learned position embeddings: left-padded rows need
     position ids that start at 0 on the first real token, which models with rotary embeddings would
@@ -170,8 +171,8 @@ class GlassBoxModel(_TableLM):
         tokens, positions = keys[:, 0, :, 0], values[:, 0, :, 0]
         visible = _visible(attention_mask, rows, past, new, tokens.shape[1], input_ids.device)
         seen, order_sum = visible.sum(-1), (visible * positions[:, None]).sum(-1)
-        # Number and sum of the positions in sight: together with the lookups below, what is
-        # stale or missing anywhere shows, as it would in a model that attends to everything.
+        # Slots far behind the table's order count too: what is stale or missing anywhere shows, as
+        # it would in a model that attends to everything.
         wrong = (seen != position_ids + 1) | (order_sum * 2 != position_ids * (position_ids + 1))
         history = []
         for distance in reversed(range(self.config.order)):
@@ -180,7 +181,6 @@ class GlassBoxModel(_TableLM):
             found = match.sum(-1) == 1
             token = (match * tokens[:, None]).sum(-1)
             history.append(token.masked_fill(~found, self.config.vocab_size))
-            wrong = wrong | (~found & (wanted >= 0))
         empty = input_ids.new_zeros(rows, new, 0)
         digits = torch.stack(history, -1) if history else empty
         logits = self.table[context_index(digits, self.config.vocab_size)]

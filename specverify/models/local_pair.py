@@ -1,5 +1,7 @@
 """Pairs of transformers models in local directories, loaded without network."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -79,7 +81,8 @@ def _load(directory: Path, model_class: ModelClass) -> Any:
 
     from specverify.models.transformers_model import TransformersModel
 
-    model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).eval()
+    with _no_progress_bar():
+        model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).eval()
     if model_class == "transformers":
         return model
     return TransformersModel(model, _tokenizer(directory))
@@ -91,6 +94,20 @@ def _vocabulary(directory: Path) -> Vocabulary:
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     size = config.get_text_config(decoder=True).vocab_size
     return Vocabulary.from_tokenizer(_tokenizer(directory), size)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep transformers' bars out of the caller's terminal; its setting is put back."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @cache

@@ -118,7 +118,8 @@ def print_certificate(certificate: "Certificate", console: Console) -> None:
         console.print(_table(certificate))
     _print_not_applicable(certificate, console)
     for case in certificate.cases:
-        _print_explanations(case, console)
+        _print_violations(case, console)
+    _print_together(certificate.cases, console)
     _print_verdict(certificate, console)
 
 
@@ -128,6 +129,8 @@ def _print_header(certificate: "Certificate", console: Console) -> None:
     if subject.source_sha256:
         provenance.append(f"sha256 {subject.source_sha256[:8]}")
     details = f" ({', '.join(provenance)})" if provenance else ""
+    tokens = sum(case.tokens for case in certificate.cases)
+    work = f"{tokens:,} tokens in " if tokens else ""
     pair = f" · pair {certificate.pair}" if certificate.pair else ""
     lines = (
         f"specverify {certificate.suite.version} · subject {subject.name}{details}"
@@ -135,7 +138,7 @@ def _print_header(certificate: "Certificate", console: Console) -> None:
         f"seed {certificate.seed} · alpha {certificate.alpha:g} over {certificate.tests:,} tests · "
         f"torch {environment.torch} {environment.device} {environment.dtype}, "
         f"{environment.threads} thread{'s' * (environment.threads != 1)} · {certificate.level}",
-        f"{sum(case.tokens for case in certificate.cases):,} tokens in {certificate.seconds:,.0f} s",
+        f"{work}{certificate.seconds:,.0f} s",
     )
     console.print(Text("\n".join(lines)))
     console.print()
@@ -189,20 +192,31 @@ def _print_not_applicable(certificate: "Certificate", console: Console) -> None:
         console.print(Text(f"not applicable: {entry[0]}: {entry[1]}", "dim"))
 
 
-def _print_explanations(case: "CaseRecord", console: Console) -> None:
+def _print_violations(case: "CaseRecord", console: Console) -> None:
     violated: dict[str, list[TestRecord]] = {}
     for test in case.tests:
         if test.decision == "violated":
             violated.setdefault(test.property, []).append(test)
     for tests in violated.values():
         _print_violation(case, tests, console)
-    if case.verdict == "error":
+
+
+def _print_together(cases: "Sequence[CaseRecord]", console: Console) -> None:
+    """Errors and findings, each once with all the cases it was met in."""
+    errors: dict[str, list[str]] = {}
+    findings: dict[str, list[str]] = {}
+    for case in cases:
+        if case.verdict == "error":
+            errors.setdefault(case.reason, []).append(case.id)
+        for finding in case.findings:
+            findings.setdefault(finding, []).append(case.id)
+    for reason, ids in errors.items():
         console.print()
-        console.print(Text(f"ERROR {case.id}", _VERDICT_STYLES["error"]))
-        console.print(Padding(Text(case.reason), (0, 2)))
-    for finding in case.findings:
+        console.print(Text(f"ERROR in {', '.join(ids)}", _VERDICT_STYLES["error"]))
+        console.print(Padding(Text(reason), (0, 2), expand=False))
+    for finding, ids in findings.items():
         console.print()
-        console.print(Text(f"finding in {case.id}: {finding}", "yellow"))
+        console.print(Text(f"finding in {', '.join(ids)}: {finding}", "yellow"))
 
 
 def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console: Console) -> None:
@@ -211,7 +225,7 @@ def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console:
     console.print()
     console.print(Text(f"VIOLATED {first.property} in {case.id}", _VERDICT_STYLES["violated"]))
     lines = [first.claim]
-    if first.detail:
+    if first.detail and first.test is None:
         lines.append(f"However, {first.detail}")
     for test in tests:
         if test.p_value is not None:
@@ -220,9 +234,9 @@ def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console:
                 f"{test.test}: were the claim true, a deviation this large would have probability "
                 f"{test.p_value:.2g} in {test.n:,} observations{share}."
             )
-    console.print(Padding(Text("\n".join(lines)), (0, 2)))
+    console.print(Padding(Text("\n".join(lines)), (0, 2), expand=False))
     if first.worst_cells:
-        console.print(Padding(_cells(first), (0, 2)))
+        console.print(Padding(_cells(first), (0, 2), expand=False))
 
 
 def _cells(test: "TestRecord") -> Table:
@@ -243,9 +257,11 @@ def _print_verdict(certificate: "Certificate", console: Console) -> None:
     verdict = Text(certificate.verdict.upper(), _VERDICT_STYLES[certificate.verdict])
     if certificate.interrupted:
         verdict.append(" (interrupted: what was computed before is judged)", "yellow")
-    verdict.append(f"  {certificate.reason}", "default")
+    # The rest of a failure's message stands above.
+    verdict.append(f"  {certificate.reason.partition(chr(10))[0]}", "default")
     console.print(verdict)
-    for missing in dict.fromkeys(case.missing for case in certificate.cases if case.missing):
-        if missing not in certificate.reason:
+    undecided = (case for case in certificate.cases if case.verdict == "inconclusive")
+    for missing in dict.fromkeys(case.missing for case in undecided):
+        if missing and missing not in certificate.reason:
             console.print(Text(f"What it would take: {missing}"))
     console.print(Text(certificate.disclaimer, "dim"))

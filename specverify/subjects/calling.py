@@ -1,7 +1,8 @@
 """Calling a subject of each kind, with its answer checked before anything is concluded from it."""
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Generator, Tensor
@@ -73,9 +74,7 @@ def call_decoder(
 
     if subject.capabilities.batch or len(prompt_ids) == 1:
         return rows(prompt_ids, attention_mask)
-    calls = [
-        rows(prompt_ids[b : b + 1], attention_mask[b : b + 1]) for b in range(len(prompt_ids))
-    ]
+    calls = [rows(prompt_ids[b : b + 1], attention_mask[b : b + 1]) for b in range(len(prompt_ids))]
     outputs = [call.value for call in calls]
     joined = DecoderOutput(
         tokens=_stack([output.tokens for output in outputs]),
@@ -126,9 +125,7 @@ def call_rule(
         ]
         if subject.capabilities.generator:
             arguments.append(generator)
-        call = run_guarded(
-            subject, subject.call, *arguments, generator=generator, limit=time_limit
-        )
+        call = run_guarded(subject, subject.call, *arguments, generator=generator, limit=time_limit)
         count = len(arguments[0])
         tokens = emitted_tokens(call.value, count, vocab_size, what=what)
         return Call(_fit(tokens, width, what), call.seconds, call.findings)
@@ -148,14 +145,15 @@ def build_transform(
         SubjectError: the factory raised or returned something that cannot be called.
         SubjectTimeout: it ran past the limit.
     """
-    built = run_guarded(subject, lambda: subject.call(**parameters), limit=time_limit).value
+    factory: Callable[[], Any] = partial(subject.call, **parameters)
+    built = run_guarded(subject, factory, limit=time_limit).value
     if not callable(built):
         raise SubjectError(
             f"subject {subject.name!r} built a {type(built).__name__}, which cannot be called; a "
             "transform is a factory: called with its parameters it returns a function of "
             "(input_ids, logits)"
         )
-    return built
+    return cast("Transform", built)
 
 
 def call_transform(

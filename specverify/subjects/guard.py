@@ -59,7 +59,8 @@ def run_guarded(
 
     Args:
         subject: whose code it is; named in every message.
-        call: what to call with `arguments`.
+        call: what to call.
+        *arguments: what to call it with.
         generator: seeds the global generators where the subject uses them; without one they are
             only watched.
         limit: wall time in seconds.

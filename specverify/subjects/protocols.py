@@ -60,7 +60,7 @@ class Capabilities:
     settings: frozenset[str] | None = None
     """Names of the `SamplingSettings` fields it honours beyond the length limit; None means all."""
     algorithm: str | None = None
-    """greedy, token, block or match; None when undeclared: its acceptance is printed, not judged."""
+    """greedy, token, block or match; None when undeclared: acceptance is printed, not judged."""
     coin_dtype: str = "float32"
     """dtype of the uniforms it compares; sets how often an impossible token can be excused."""
     models: frozenset[str] = frozenset({"transformers"})

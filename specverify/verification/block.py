@@ -13,7 +13,7 @@ from specverify.verification.residual import acceptance
 def decide(inputs: RoundInputs, generator: Generator | None) -> Verified:
     """Accept the longest prefix whose own coin succeeds.
 
-    Sun et al. 2024 (arXiv 2403.10444, algorithm 2). Every position has an independent coin, and a
+    Sun et al. 2024 (arXiv 2403.10444). Every position has an independent coin, and a
     failed one does not end the search: `tau` is the last position whose coin lies below its
     threshold. The correction comes from `norm((w * p - q)+)` with the prefix probability `w` at
     `tau`, the bonus token from the target. The expected number of accepted tokens is never below

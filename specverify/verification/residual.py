@@ -34,7 +34,7 @@ def residual(p: Tensor, q: Tensor, weight: Tensor | None = None) -> Tensor:
     """Distribution of the correction: `norm((weight * p - q)+)` along the last dimension.
 
     Leviathan et al. 2023, section 2.3; with a weight, the probability of the accepted prefix, it
-    is the residual of block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2).
+    is the residual of block verification (Sun et al. 2024, arXiv 2403.10444).
 
     If `p <= q` everywhere the positive part is zero. Both sum to 1, so then p = q, every ratio is
     1 and a rejection has probability 0: no value is ever needed. Rounding can leave p below q by

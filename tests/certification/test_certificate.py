@@ -128,9 +128,7 @@ def test_evidence_changed_by_hand_is_noticed(tmp_path: Path) -> None:
         ('{"schema_version": 2}', "schema_version: Input should be 1"),
     ],
 )
-def test_what_is_no_certificate_is_refused(
-    tmp_path: Path, text: str | None, message: str
-) -> None:
+def test_what_is_no_certificate_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "it.json"
     if text is not None:
         path.write_text(text)
@@ -147,7 +145,7 @@ def test_records_are_closed_and_frozen() -> None:
     with pytest.raises(ValidationError, match="verdict"):
         Certificate(**(content | {"verdict": "passed"}))
     with pytest.raises(ValidationError, match="frozen"):
-        setattr(SAMPLE, "verdict", "preserved")
+        SAMPLE.verdict = "preserved"
 
 
 def test_the_schema_is_closed() -> None:

@@ -98,6 +98,35 @@ def test_rows_without_a_limit_are_left_alone(batch, pipeline):
     assert (session._session.lengths - held).tolist() == [0, 2, 0]
 
 
+def test_what_is_said_about_resting_rows_is_never_looked_at(batch, pipeline):
+    """Model and pipeline may leave anything, here NaN, where a row reads and draws nothing."""
+    run = pipeline(V)
+    seen = []
+
+    class Spoiling:
+        settings = run.settings
+
+        def probabilities(self, logits, tokens, starts, prompt_lengths, counts=None):
+            probs = run.probabilities(logits, tokens, starts, prompt_lengths, counts)
+            if counts is not None:
+                seen.append(int((counts == 0).sum()))
+                probs = probs.masked_fill((counts == 0)[:, None, None], torch.nan)
+            return probs
+
+    session, history = start(batch, DraftModel(MODEL), *PROMPTS)
+    extend = session._session.extend
+
+    def spoiling(tokens, counts):
+        return extend(tokens, counts).masked_fill((counts == 0)[:, None, None], torch.nan)
+
+    session._session.extend = spoiling
+    generator = torch.Generator().manual_seed(3)
+    block = session.propose(history, torch.tensor([3, 0, 2]), Spoiling(), generator)
+    assert seen == [1, 1, 2]
+    assert block.counts.tolist() == [3, 0, 2]
+    check_block(block, history, repetition=1.0, presence=0.0)
+
+
 def test_the_last_draft_token_is_not_read(batch, pipeline):
     session, history = start(batch, DraftModel(MODEL), *PROMPTS)
     session.propose(history, torch.tensor([3, 3, 3]), pipeline(V), torch.Generator().manual_seed(4))

@@ -100,6 +100,13 @@ def test_position_ids_that_are_not_rolled_back_change_the_distribution(prefilled
     assert not torch.equal(logits[1], right(0, 1, 2, 5, 1))
 
 
+def test_two_claims_on_one_position_and_none_on_another_show(glass):
+    ids = torch.tensor([[0, 1, 2, 3]])
+    # As many positions as there should be, and the right sum of them.
+    logits = glass(ids, position_ids=torch.tensor([[1, 1, 1, 3]])).logits[0, -1]
+    assert not torch.equal(logits, right(0, 1, 2, 3))
+
+
 def test_padding_in_sight_changes_the_distribution(glass):
     ids, mask = torch.tensor([[0, 0, 1, 2]]), torch.tensor([[0, 0, 1, 1]])
     positions = torch.tensor([[0, 0, 0, 1]])

@@ -8,9 +8,7 @@ from specverify.certification.certificate import Certificate
 from specverify.errors import UsageError
 from specverify.reporting.json_file import certificate_name, prepare_directory, write_certificate
 
-SAMPLE = Certificate.load(
-    Path(__file__).parents[1] / "certification" / "sample_certificate.json"
-)
+SAMPLE = Certificate.load(Path(__file__).parents[1] / "certification" / "sample_certificate.json")
 
 
 def named(subject: str, pair: str = "toy") -> str:
@@ -47,7 +45,7 @@ def test_a_certificate_is_written_and_replaced(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="file'.*choose another folder for --out"):
+    with pytest.raises(UsageError, match=r"file'.*choose another folder for --out"):
         prepare_directory(tmp_path / "file")
     with pytest.raises(UsageError, match="choose another folder"):
         prepare_directory(tmp_path / "file" / "below")

@@ -11,9 +11,7 @@ from specverify.certification.certificate import DISCLAIMER, Certificate, NotApp
 from specverify.certification.progress import ProgressEvent
 from specverify.reporting.terminal import print_certificate, progress_bar
 
-SAMPLE = Certificate.load(
-    Path(__file__).parents[1] / "certification" / "sample_certificate.json"
-)
+SAMPLE = Certificate.load(Path(__file__).parents[1] / "certification" / "sample_certificate.json")
 GOOD, BAD = SAMPLE.cases
 
 
@@ -48,6 +46,14 @@ def test_two_tests_of_one_property_are_explained_together() -> None:
     assert "1e-09 in 48,000" in text
 
 
+def test_a_contradiction_without_statistics_is_quoted() -> None:
+    (test,) = BAD.tests
+    ends = test.model_copy(update={"test": None, "p_value": None, "detail": "3 runs end late"})
+    text = printed(cases=(BAD.model_copy(update={"tests": (ends,)}),))
+    assert "However, 3 runs end late" in text
+    assert "were the claim true" not in text
+
+
 def test_what_it_would_take_is_said_once() -> None:
     thin = GOOD.model_copy(update={"verdict": "inconclusive", "missing": "about 90,000 tokens"})
     text = printed(verdict="inconclusive", reason="thin", cases=(thin, thin))
@@ -58,8 +64,10 @@ def test_an_error_shows_the_whole_message() -> None:
     crashed = GOOD.model_copy(
         update={"verdict": "error", "tests": (), "reason": "raised ValueError\n  a.py:3 in f"}
     )
-    text = printed(verdict="error", reason="plain crashed", cases=(crashed,))
-    assert "ERROR plain\n  raised ValueError\n    a.py:3 in f" in text
+    cases = (crashed, crashed.model_copy(update={"id": "greedy"}))
+    text = printed(verdict="error", reason="plain: raised ValueError\n  a.py:3", cases=cases)
+    assert "ERROR in plain, greedy\n  raised ValueError\n    a.py:3 in f\n" in text
+    assert "\nERROR  plain: raised ValueError\nFinding no" in text
 
 
 def test_an_interrupted_run_says_so() -> None:

@@ -104,13 +104,19 @@ class TestDecoderOutput:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"accepted": torch.tensor([[1], [3]])}, r"accepted\[1, 0\] is 3; a round accepts 0 to"),
+            (
+                {"accepted": torch.tensor([[1], [3]])},
+                r"accepted\[1, 0\] is 3; a round accepts 0 to",
+            ),
             ({"accepted": torch.tensor([[1], [-2]])}, r"accepted\[1, 0\] is -2"),
             ({"accepted": torch.tensor([1, 2])}, r"accepted has shape \[2\]"),
             ({"accepted": torch.tensor([[1.0], [2.0]])}, r"accepted has dtype"),
             ({"accepted": torch.tensor([[-1, 1], [2, -1]])}, r"accepted\[0, 0\] is -1 and a value"),
             ({"accepted": torch.tensor([[0], [2]])}, r"accepted\[0\] is \[0\], which makes 1 to 1"),
-            ({"accepted": torch.tensor([[1, 0], [2, -1]])}, "which makes 3 to 3 tokens, but the row"),
+            (
+                {"accepted": torch.tensor([[1, 0], [2, -1]])},
+                "which makes 3 to 3 tokens, but the row",
+            ),
             ({"accepted": torch.empty(2, 0).long()}, "makes 1 to 0 tokens"),
             ({"drafted": torch.tensor([[3], [0]])}, r"drafted\[0, 0\] is 3"),
             (
@@ -166,7 +172,7 @@ class TestFailures:
             run(lambda *_: exec("raise KeyboardInterrupt"))
 
     def test_bad_usage_inside_a_subject_is_its_own_failure(self) -> None:
-        with pytest.raises(SubjectError, match="raised SettingsError: .*temperature=-1"):
+        with pytest.raises(SubjectError, match=r"raised SettingsError: .*temperature=-1"):
             run(lambda *_: SamplingSettings(temperature=-1))
 
     def test_its_own_subject_errors_are_left_as_they_are(self) -> None:

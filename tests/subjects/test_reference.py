@@ -55,5 +55,5 @@ def test_greedy_follows_the_target_and_refuses_to_sample() -> None:
         logits = target.start(torch.tensor([history])).extend(torch.tensor([history[-1:]]))
         assert token == int(logits[0, 0].argmax())
         history.append(token)
-    with pytest.raises(SubjectError, match="temperature=0.7; set temperature to 0"):
+    with pytest.raises(SubjectError, match=r"temperature=0\.7; set temperature to 0"):
         generate(GREEDY, (target, draft), temperature=0.7)

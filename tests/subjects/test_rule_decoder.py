@@ -115,7 +115,7 @@ def test_errors_of_the_rule_come_through() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    with pytest.raises(UsageError, match="needs a torch.Generator"):
+    with pytest.raises(UsageError, match=r"needs a torch\.Generator"):
         rule_as_verification(make(reference))(*block())
     with pytest.raises(UsageError, match="'it' is a decoder; only a rule"):
         rule_as_verification(Subject("it", "decoder", reference))

@@ -37,9 +37,7 @@ def models(tables: tuple[TableModel, TableModel]) -> tuple[Any, Any]:
 def generate(models: tuple[Any, Any], seed: int = 0, k: int = 2, **fields: Any) -> DecoderOutput:
     settings = SamplingSettings(**{"max_new_tokens": 3, **fields})
     generator = torch.Generator().manual_seed(seed)
-    return ASSISTED.call(
-        *models, PROMPT, torch.ones_like(PROMPT), settings, k, generator
-    )
+    return ASSISTED.call(*models, PROMPT, torch.ones_like(PROMPT), settings, k, generator)
 
 
 def expected(table: TableModel, settings: SamplingSettings) -> dict[tuple[int, ...], float]:
@@ -70,7 +68,11 @@ def expected(table: TableModel, settings: SamplingSettings) -> dict[tuple[int, .
         {},
         {"temperature": 0.7, "top_k": 3, "min_p": 0.05},
         {"repetition_penalty": 1.5, "stop_token_ids": (3,), "min_new_tokens": 1},
-        {"logit_bias": {0: 1.5, 2: -1.0}, "bad_words": ((1,), (2, 0), (3,)), "stop_token_ids": (3,)},
+        {
+            "logit_bias": {0: 1.5, 2: -1.0},
+            "bad_words": ((1,), (2, 0), (3,)),
+            "stop_token_ids": (3,),
+        },
         {"allowed_tokens": lambda emitted: (0, 1, 2) if len(emitted) % 2 else (1, 3)},
     ],
     ids=["plain", "filtered", "history and stop", "biased", "allowed"],
@@ -85,9 +87,7 @@ def test_settings_mean_the_same_to_transformers(
     generator = torch.Generator().manual_seed(5)
     seen: Counter[tuple[int, ...]] = Counter()
     prompts = PROMPT.expand(runs, 2)
-    output = ASSISTED.call(
-        *models, prompts, torch.ones_like(prompts), settings, 2, generator
-    )
+    output = ASSISTED.call(*models, prompts, torch.ones_like(prompts), settings, 2, generator)
     for row in output.tokens.tolist():
         seen[tuple(token for token in row if token >= 0)] += 1
     assert set(seen) <= set(law)

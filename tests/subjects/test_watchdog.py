@@ -46,7 +46,7 @@ def swallows_everything_forever() -> None:
         try:
             time.sleep(30)
         except:  # noqa: E722
-            pass
+            continue
 
 
 def swallows_in_the_caller_forever() -> None:
@@ -131,20 +131,28 @@ def test_handler_timer_and_tracer_are_restored() -> None:
 
 def test_limits_nest() -> None:
     begin = time.monotonic()
-    with pytest.raises(SubjectTimeout, match=r"0\.2 s"), time_limit(0.2):
+
+    def inner_then_more() -> None:
         with pytest.raises(SubjectTimeout, match=r"0\.05 s"), time_limit(LIMIT):
             loops()
         loops()
+
+    with pytest.raises(SubjectTimeout, match=r"0\.2 s"), time_limit(0.2):
+        inner_then_more()
     assert time.monotonic() - begin < 5
 
 
 def test_an_alarm_in_the_guards_own_frames_is_kept_for_the_end() -> None:
     """Raised there, it would leave the guard as something other than a `SubjectTimeout`."""
     frame = mock.Mock(**{"f_code.co_filename": contextlib.__file__})
-    with pytest.raises(SubjectTimeout), time_limit(30):
+
+    def alarm() -> None:
         handler = signal.getsignal(signal.SIGALRM)
         assert callable(handler)
         assert handler(signal.SIGALRM, frame) is None
+
+    with pytest.raises(SubjectTimeout), time_limit(30):
+        alarm()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 

@@ -94,7 +94,7 @@ def test_accepted_tokens_follow_the_closed_forms(pair, thresholds, outcome):
 
 
 def test_block_accepts_strictly_more_on_the_papers_example(thresholds, outcome, pairs):
-    """Sun et al. 2024, section 2: p = (1/3, 2/3), q = (2/3, 1/3), K = 2: 10/9 against 11/9."""
+    """The example of Sun et al. 2024: p = (1/3, 2/3), q = (2/3, 1/3), K = 2: 10/9 against 11/9."""
     pair_class = type(pairs["random"])
     pair = pair_class.make(
         lambda shape: np.broadcast_to([1 / 3, 2 / 3], shape),
@@ -111,7 +111,7 @@ def test_block_accepts_strictly_more_on_the_papers_example(thresholds, outcome, 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), vocab_size=st.integers(1, 4), width=st.integers(1, 3))
 def test_block_never_accepts_less(seed, vocab_size, width):
-    """The inequality of Sun et al. 2024, theorem 2, on `prefix_probabilities` itself."""
+    """The inequality of Sun et al. 2024, on `prefix_probabilities` itself."""
     rng = np.random.default_rng(seed)
     p = rng.dirichlet([0.5] * vocab_size, width)
     q = rng.dirichlet([0.5] * vocab_size, width)

@@ -30,8 +30,17 @@ def equals_reference(evidence: TransformEvidence, alpha: float) -> Outcome:
         largest = max(largest, float(distance.max()))
         wrong = support | (distance > TV_LIMIT)
         if bool(wrong.any()):
-            violations.append(_describe(kind, int(wrong.sum()), result.logits, expected, observed,
-                                        int(wrong.int().argmax()), evidence))
+            violations.append(
+                _describe(
+                    kind,
+                    int(wrong.sum()),
+                    result.logits,
+                    expected,
+                    observed,
+                    int(wrong.int().argmax()),
+                    evidence,
+                )
+            )
     return Outcome(violations=tuple(violations), tv_bound=largest)
 
 

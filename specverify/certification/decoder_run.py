@@ -48,7 +48,10 @@ def run_decoder_case(
     if failure is not None:
         verdict, reason = worst([verdict, "error"]), reason if verdict == "violated" else failure
     elif interrupted and verdict != "violated":
-        verdict, reason = "inconclusive", f"interrupted after {evidence.runs:,} of {case.runs:,} runs"
+        verdict, reason = (
+            "inconclusive",
+            f"interrupted after {evidence.runs:,} of {case.runs:,} runs",
+        )
     not_applicable = [
         NotApplicable(property=f"settings.{name}", reason="the subject does not honour it")
         for name in planned.dropped

@@ -30,16 +30,15 @@ def test_records(
         return [TestRecord(**common, decision="violated", detail="; ".join(outcome.violations))]
     if not outcome.tests:
         return [TestRecord(**common, decision="pass")]
-    rejected = all(budget.rejects(test.p_value) for test in outcome.tests)
-    decision: Decision = "violated" if rejected else "pass"
-    if not rejected and outcome.missing:
-        decision = "undecided"
+    decision: Decision = "undecided" if outcome.missing else "pass"
+    if all(budget.rejects(test.p_value) for test in outcome.tests):
+        decision = "violated"
     return [
         TestRecord(
             **common,
             decision=decision,
             alpha=budget.share,
-            detail=outcome.missing or "",
+            detail=(outcome.missing or "") if decision == "undecided" else "",
             **_numbers(test),
         )
         for test in outcome.tests

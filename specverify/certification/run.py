@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import torch
 
-from specverify.certification.certificate import CaseRecord, Certificate, Level, NotApplicable
+from specverify.certification.certificate import CaseRecord, Certificate, NotApplicable
 from specverify.certification.decoder_run import run_decoder_case
 from specverify.certification.plan import Plan, plan_decoder
 from specverify.certification.progress import ProgressEvent
@@ -15,7 +15,7 @@ from specverify.certification.records import environment_record, subject_record,
 from specverify.certification.registry import Property, properties_of
 from specverify.certification.transform_case import TransformCase, transform_cases
 from specverify.certification.transform_run import run_transform_case
-from specverify.certification.verdict import worst
+from specverify.certification.verdict import Verdict, worst
 from specverify.models.pairs import Pair, load_pair
 from specverify.settings import SamplingSettings
 from specverify.statistics.budget import Budget
@@ -68,7 +68,9 @@ def certify(
     begin, started = time.perf_counter(), datetime.now(UTC)
     properties = properties_of(subject.kind)
     skipped = [
-        NotApplicable(property=p.id, reason=reason) for p in properties if (reason := p.needs(subject))
+        NotApplicable(property=p.id, reason=reason)
+        for p in properties
+        if (reason := p.needs(subject))
     ]
     applicable = [p for p in properties if p.needs(subject) is None]
     if subject.kind == "transform":
@@ -93,9 +95,10 @@ def certify(
     with single_threaded():
         done, interrupted = _collect(records)
         environment = environment_record(dtype=dtype)
+    verdict = _verdict(done, interrupted=interrupted)
     return Certificate(
-        verdict=worst(case.verdict for case in done),
-        reason=_reason(done),
+        verdict=verdict,
+        reason=_reason(done, verdict, interrupted=interrupted),
         level="algorithmic" if dtype == "float64" else "numerical",
         subject=subject_record(subject),
         suite=suite_record(),
@@ -168,10 +171,17 @@ def _collect(records: Iterator[tuple[CaseRecord, bool]]) -> tuple[list[CaseRecor
     return done, False
 
 
-def _reason(cases: Sequence[CaseRecord]) -> str:
-    """The reasons of the worst cases, each with its case."""
-    verdict = worst(case.verdict for case in cases)
+def _verdict(cases: Sequence[CaseRecord], *, interrupted: bool) -> Verdict:
+    """The worst verdict; cases that were never run leave the rest at best inconclusive."""
+    found = [case.verdict for case in cases]
+    return worst([*found, "inconclusive"] if interrupted else found)
+
+
+def _reason(cases: Sequence[CaseRecord], verdict: Verdict, *, interrupted: bool) -> str:
+    """The reasons of the cases that gave the verdict, each with its case."""
     reasons = [f"{case.id}: {case.reason}" for case in cases if case.verdict == verdict]
     if verdict == "preserved":
         return "no test rejected, and every bound is within its limit"
-    return "; ".join(reasons) if reasons else "interrupted before any case was run"
+    if interrupted and not reasons:
+        return f"interrupted after {len(cases)} finished cases"
+    return "; ".join(reasons)

@@ -130,7 +130,9 @@ class SpeculativeDecoder:
             active = codes == 0
             limits = self.schedule.limits(schedule_state).to(device)
             limits = torch.minimum(limits, self._room(run, settings)) * active
-            accepted, drafted = self._round(run, limits, active, codes, settings, pipeline, generator)
+            accepted, drafted = self._round(
+                run, limits, active, codes, settings, pipeline, generator
+            )
             self.schedule.update(schedule_state, accepted, drafted)
         output = run.recorder.output(run, codes)
         run.recorder = Recorder(*run.passes())

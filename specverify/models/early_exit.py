@@ -97,7 +97,15 @@ class EarlyExitSession:
         if not bool(counts.any()):
             return logits_of_nothing(whole, tokens)
         live = torch.cat([self.target.live, self._live], dim=1)
-        logits = forward(self.model.model, self.target.cache, tokens, read, live, self.lengths)
+        logits = forward(
+            self.model.model,
+            self.target.cache,
+            tokens,
+            read,
+            live,
+            self.lengths,
+            training=self.target.training,
+        )
         self.passes += 1
         self._live = torch.cat([self._live, read], dim=1)
         self.target.borrowed = self._live.shape[1]

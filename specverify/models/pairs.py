@@ -1,16 +1,12 @@
 """Pairs: a target and a draft to test on, with prompts, found by name."""
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Literal, get_args
 
 from specverify.errors import UsageError, VocabularyMismatch
+from specverify.lookup import did_you_mean, entry_point_names, import_object, load_entry_point
 from specverify.models.vocabulary import Relation, Vocabulary, compare
 
 ModelClass = Literal["language_model", "transformers"]
@@ -112,7 +108,7 @@ class Pair:
 
 def pair_names() -> tuple[str, ...]:
     """Names of all registered pairs, sorted."""
-    return tuple(sorted({entry.name for entry in entry_points(group=GROUP)}))
+    return tuple(entry_point_names(GROUP))
 
 
 def load_pair(spec: str) -> Pair:
@@ -130,41 +126,16 @@ def load_pair(spec: str) -> Pair:
 
         target_dir, _, draft_dir = spec.partition(",")
         return pair_from_directories(target_dir.strip(), draft_dir.strip())
-    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if spec in entries:
-        return _checked(spec, _imported(spec, entries[spec].load))
+    names = entry_point_names(GROUP)
+    if spec in names:
+        return _checked(spec, load_entry_point(GROUP, spec))
     if ":" in spec:
-        return _checked(spec, _imported(spec, lambda: _attribute(spec)))
-    names = sorted(entries)
-    close = get_close_matches(spec, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+        return _checked(spec, import_object(spec))
     raise UsageError(
-        f"unknown pair {spec!r}; {hint}registered: {', '.join(names) or 'none'}. Other ways to "
-        "name one: package.module:object, or TARGET_DIR,DRAFT_DIR"
+        f"unknown pair {spec!r}{did_you_mean(spec, names)}; choose one of "
+        f"{', '.join(names) or 'none'}, or name your own as package.module:object or as "
+        "TARGET_DIR,DRAFT_DIR"
     )
-
-
-def _attribute(spec: str) -> Any:
-    module, _, path = spec.partition(":")
-    # `python -m` searches the current folder and a console script does not: both should.
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
-    found: Any = import_module(module)
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
-
-
-def _imported(spec: str, load: Callable[[], Any]) -> Any:
-    try:
-        return load()
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"pair {spec!r} cannot be imported: {type(error).__name__}: {error}; check the "
-            "spelling, and that its package is installed in this environment"
-        ) from error
 
 
 def _checked(spec: str, found: Any) -> Pair:

@@ -7,7 +7,8 @@ then cropped, or squeezed out row by row.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,15 @@ class TransformersSession:
         """Which cache slots hold a token of their row, [B, S]."""
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
         self.passes = 0
+        self.training = any(module.training for module in model.model.modules())
+        """Whether some module was in training mode when the session began."""
         self.borrowed = 0
         """Slots at the end of the cache that an early-exit session has written and not returned."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Position id of each row's next token, [B]; a negative control counts differently."""
+        return self.lengths
 
     def extend(self, tokens: Tensor, counts: Tensor | None = None) -> Tensor:
         """Read a block per row and return logits [B, n, V] (see `Session.extend`)."""
@@ -110,6 +118,14 @@ class TransformersSession:
             return
         self._check_returned()
         kv_cache.check_rollable(self.cache, type(self.model.model).__name__)
+        dropped = self.lengths - lengths
+        surplus = int(dropped[0])
+        if bool((dropped == surplus).all()) and int(lengths.min()):
+            # The usual case of a single row; the rows stay aligned.
+            kv_cache.crop(self.cache.layers, surplus)
+            self.live = self.live[:, : self.live.shape[1] - surplus]
+            self.lengths = lengths.clone()
+            return
         self.live = self.live & (self.live.cumsum(1) <= lengths[:, None])
         self.lengths = lengths.clone()
         self._settle()
@@ -124,7 +140,8 @@ class TransformersSession:
         if not width:
             return logits_of_nothing(model, tokens)
         self._check_returned()
-        if not bool((counts == width).all()):
+        whole = bool((counts == width).all())
+        if not whole:
             # Rows that read less leave dead slots, which must be squeezed out afterwards.
             kv_cache.check_rollable(self.cache, type(model.model).__name__)
         read = read[:, :width]
@@ -134,13 +151,17 @@ class TransformersSession:
             tokens[:, :width],
             read,
             self.live,
-            self.lengths,
+            self.positions,
+            training=self.training,
             last_logits_only=last_logits_only,
         )
         self.passes += 1
         self.live = torch.cat([self.live, read], dim=1)
         self.lengths = self.lengths + counts
-        self._settle()
+        if not whole:
+            self._settle()
+        if logits.shape[1] == tokens.shape[1]:
+            return logits
         return torch.nn.functional.pad(logits, (0, 0, 0, tokens.shape[1] - logits.shape[1]))
 
     def _settle(self) -> None:
@@ -175,6 +196,7 @@ def forward(
     live: Tensor,
     lengths: Tensor,
     *,
+    training: bool,
     last_logits_only: bool = False,
 ) -> Tensor:
     """One pass over a block that is padded on the right, behind what the cache holds.
@@ -186,12 +208,14 @@ def forward(
         read: bool [B, n], False on the block's padding.
         live: bool [B, S], the cache slots that count.
         lengths: long [B], tokens before the block, which give its position ids.
+        training: whether some module is in training mode, to be put in evaluation mode for the
+            pass; looking through all modules costs a good part of a small model's pass.
         last_logits_only: spare the language modelling head all positions but one.
 
     Returns:
         logits [B, n, V], or [B, 1, V] where `last_logits_only` is honoured.
     """
-    parameters = signature(model.forward).parameters
+    parameters = _parameters(type(model))
     steps = torch.arange(tokens.shape[1], device=tokens.device)
     arguments: dict[str, Any] = {
         "input_ids": tokens.masked_fill(~read, 0),
@@ -206,7 +230,7 @@ def forward(
         arguments["position_ids"] = (lengths[:, None] + steps).masked_fill(~read, 0)
     if last_logits_only and "logits_to_keep" in parameters:
         arguments["logits_to_keep"] = 1
-    with _evaluating(model), torch.no_grad():
+    with _evaluating(model) if training else nullcontext(), torch.no_grad():
         return model(**arguments).logits
 
 
@@ -214,6 +238,12 @@ def logits_of_nothing(model: TransformersModel, tokens: Tensor) -> Tensor:
     """What `extend` returns when no row reads anything: [B, n, V], all of it unspecified."""
     shape = (*tokens.shape, model.vocab_size)
     return torch.zeros(shape, dtype=model.model.dtype, device=tokens.device)
+
+
+@lru_cache
+def _parameters(model_class: type) -> frozenset[str]:
+    """Names of what the model's forward pass takes."""
+    return frozenset(signature(model_class.forward).parameters)
 
 
 @contextmanager

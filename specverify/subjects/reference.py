@@ -35,7 +35,7 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
         decoder = SpeculativeDecoder(
             as_language_model(target),
             DraftModel(as_language_model(draft)),
-            get_verification(algorithm),
+            get_verification(algorithm).unchecked(),
             Fixed(num_draft_tokens),
         )
         return decoder.generate(prompt_ids, attention_mask, settings=settings, generator=generator)

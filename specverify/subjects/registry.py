@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specverify.errors import UsageError
-from specverify.subjects.lookup import (
+from specverify.lookup import (
     did_you_mean,
     entry_point_names,
     import_object,

@@ -103,9 +103,7 @@ def test_drafts_and_block_lengths_do_not_change_the_distribution(
     settings = SamplingSettings(max_new_tokens=5)
     proposer = DraftModel(draft, confidence_threshold=0.3) if drafter == "model" else PromptLookup()
     decoder = SpeculativeDecoder(target, proposer, TOKEN, schedule)
-    output = decoder.generate(
-        *batch(*PROMPTS[2:] * 8_000), settings=settings, generator=seeded()
-    )
+    output = decoder.generate(*batch(*PROMPTS[2:] * 8_000), settings=settings, generator=seeded())
     assert output.counters is not None
     assert output.counters.accepted > 0
     assert p_value(output.tokens, target, PROMPTS[2], settings) > 1e-4

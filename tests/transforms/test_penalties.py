@@ -61,8 +61,8 @@ def test_negative_penalties_encourage():
     "penalty", [RepetitionPenalty(2.0), FrequencyPenalty(2.0), PresencePenalty(2.0)]
 )
 def test_ids_beyond_the_logits_are_ignored(penalty):
-    history = torch.tensor([[9, 5, 7]])
-    assert torch.equal(penalty(history, LOGITS), LOGITS.double())
+    history, logits = torch.tensor([[9, 3, 7]]), torch.tensor([[2.0, -1.0, 0.5]])
+    assert torch.equal(penalty(history, logits), logits.double())
 
 
 @pytest.mark.parametrize(

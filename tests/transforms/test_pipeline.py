@@ -61,6 +61,7 @@ COMBINATIONS = {
         "epsilon_cutoff": 0.01,
         "eta_cutoff": 0.02,
     },
+    "min-p and typical": {"min_p": 0.2, "typical_p": 0.7},
     "penalty and ngrams": {
         "repetition_penalty": 1.4,
         "no_repeat_ngram_size": 2,

@@ -1,9 +1,9 @@
 """Chapter bonus: the token after a fully accepted block."""
 
 from specverify.certification.decoder_evidence import DecoderEvidence
-from specverify.certification.registry import Outcome, register
+from specverify.certification.registry import UNREPORTED, Outcome, register
 from specverify.certification.worst_cells import compare
-from specverify.subjects.protocols import Subject
+from specverify.subjects.protocols import GENERATING, Subject
 
 
 def _declares_algorithm(subject: Subject) -> str | None:
@@ -14,7 +14,7 @@ def _declares_algorithm(subject: Subject) -> str | None:
 
 @register(
     "bonus.given_full_acceptance",
-    kinds=frozenset({"decoder", "rule"}),
+    kinds=GENERATING,
     tests=2,
     needs=_declares_algorithm,
 )
@@ -29,4 +29,6 @@ def given_full_acceptance(evidence: DecoderEvidence, alpha: float) -> Outcome:
 
     Error rate: chi-squared and G over the first rounds of all runs, each at its share.
     """
+    if not evidence.reports_acceptance:
+        return Outcome(not_applicable=UNREPORTED)
     return compare(evidence.bonuses())

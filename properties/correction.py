@@ -2,9 +2,10 @@
 
 from specverify.certification.conditional import WITH_CORRECTION
 from specverify.certification.decoder_evidence import DecoderEvidence
-from specverify.certification.registry import Outcome, register
+from specverify.certification.registry import UNREPORTED, Outcome, register
 from specverify.certification.worst_cells import compare
-from specverify.subjects.protocols import Subject
+from specverify.statistics.support import support_test
+from specverify.subjects.protocols import GENERATING, Subject
 
 
 def _declares_correction(subject: Subject) -> str | None:
@@ -18,7 +19,7 @@ def _declares_correction(subject: Subject) -> str | None:
 
 @register(
     "correction.given_rejection",
-    kinds=frozenset({"decoder", "rule"}),
+    kinds=GENERATING,
     tests=2,
     needs=_declares_correction,
 )
@@ -33,4 +34,35 @@ def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
 
     Error rate: chi-squared and G over the first rounds of all runs, each at its share.
     """
+    if not evidence.reports_acceptance:
+        return Outcome(not_applicable=UNREPORTED)
     return compare(evidence.corrections())
+
+
+@register(
+    "correction.inside_residual",
+    kinds=GENERATING,
+    tests=1,
+    needs=_declares_correction,
+)
+def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
+    """No correction is a token that the residual of the declared algorithm excludes.
+
+    Why it holds: a token with p <= q has no part in (p - q)+; all of its probability comes from
+    accepted draft tokens.
+
+    What breaks it: a residual with the wrong sign or without its cut at zero, |p - q| or (q - p)+.
+    The comparison of distributions does not see such tokens, since it is conditional on the
+    possible ones.
+
+    Error rate: exact binomial test of the hits against the rate that coins of exactly 0 explain,
+    at its share; tokens with p and q nearly equal are excepted.
+    """
+    if not evidence.reports_acceptance:
+        return Outcome(not_applicable=UNREPORTED)
+    excluded, total = evidence.excluded_corrections()
+    if not total:
+        return Outcome(not_applicable="no run shows a correction")
+    return Outcome(
+        tests=(support_test(excluded, total, dtype=evidence.subject.capabilities.coin_dtype),)
+    )

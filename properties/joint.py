@@ -6,14 +6,13 @@ from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.registry import Outcome, register
 from specverify.certification.worst_cells import compare
 from specverify.statistics.bounds import samples_needed, tv_upper_bound
-
-KINDS = frozenset({"decoder", "rule"})
+from specverify.subjects.protocols import GENERATING
 
 TV_LIMIT = 0.02
 """Largest upper bound on the first token's total variation at which a case is preserved."""
 
 
-@register("joint.first_token", kinds=KINDS, tests=2)
+@register("joint.first_token", kinds=GENERATING, tests=2)
 def first_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """The first token of a run has the target's distribution.
 
@@ -38,7 +37,7 @@ def first_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
     return replace(compare((counts, laws)), tv_bound=bound, missing=missing)
 
 
-@register("joint.stopped_run", kinds=KINDS, tests=2)
+@register("joint.stopped_run", kinds=GENERATING, tests=2)
 def stopped_run(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """A whole run, with the place where it stops, has the target's joint distribution.
 

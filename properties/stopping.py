@@ -2,9 +2,10 @@
 
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.registry import Outcome, register
+from specverify.subjects.protocols import GENERATING
 
 
-@register("stopping.run_length", kinds=frozenset({"decoder", "rule"}))
+@register("stopping.run_length", kinds=GENERATING)
 def run_length(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """Every run ends with the first token that ends it under the settings, and not before.
 

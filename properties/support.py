@@ -3,9 +3,10 @@
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.registry import Outcome, register
 from specverify.statistics.support import support_test
+from specverify.subjects.protocols import GENERATING
 
 
-@register("support.impossible_tokens", kinds=frozenset({"decoder", "rule"}), tests=1)
+@register("support.impossible_tokens", kinds=GENERATING, tests=1)
 def impossible_tokens(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """No emitted token has probability 0 under the target and the settings.
 

@@ -39,7 +39,8 @@ Level = Literal["algorithmic", "numerical"]
 """algorithmic: float64, tolerance 1e-12 in TV; numerical: the dtype and device it was run on."""
 
 Evidence = Literal["exact", "sampled", "structural"]
-Decision = Literal["pass", "violated", "undecided"]
+Decision = Literal["pass", "violated", "undecided", "untested"]
+"""undecided: too little evidence for the claim; untested: too few counts to compare anything."""
 
 DISCLAIMER = (
     "Finding no violation is not a proof of correctness: nothing is claimed beyond the listed "

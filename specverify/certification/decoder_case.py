@@ -109,14 +109,15 @@ class DecoderCase:
         """
         forced = self.target_forced[prompt]
         impossible = forced.zero_probability(tokens)
-        tolerance = self._tolerance
+        tolerance = self.tolerance
         suspects = impossible.any(1)
         if tolerance and bool(suspects.any()):
             impossible[suspects] = forced.zero_probability(tokens[suspects], raised_by=tolerance)
         return impossible
 
     @cached_property
-    def _tolerance(self) -> float:
+    def tolerance(self) -> float:
+        """How far a subject's logits may be off."""
         logits = self.target.start(torch.tensor([self.prompts[0]])).extend(
             torch.tensor([self.prompts[0][-1:]])
         )

@@ -1,6 +1,7 @@
 """What running a decoder case gave: its tallies, and the distributions they are held against."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from specverify.sampling.tally import Tally
 from specverify.subjects.protocols import Subject
 
 MAXIMUM_GROUPS = 4096
+SMALLEST_TOLERANCE = 1e-6
+"""Relative error of probabilities that even a float64 model's rule may work with: float32's."""
 
 Counts = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -36,6 +39,11 @@ class DecoderEvidence:
         """Tokens tallied."""
         return sum(tally.tokens for tally in self.tallies)
 
+    @property
+    def reports_acceptance(self) -> bool:
+        """Whether the subject says how many draft tokens it accepted."""
+        return any(tally.first_round_accepted for tally in self.tallies)
+
     def first_tokens(self) -> tuple[list[Counts], list[Array]]:
         """Observed first tokens and their distribution, by prompt."""
         used = [i for i, tally in enumerate(self.tallies) if tally.runs]
@@ -48,15 +56,30 @@ class DecoderEvidence:
 
     def corrections(self) -> tuple[list[Counts], list[Array]]:
         """Observed corrections of first rounds and their distribution, by preceding tokens."""
+        return self._by_context([t.corrections for t in self.tallies], self._residual)
+
+    def excluded_corrections(self) -> tuple[int, int]:
+        """Corrections of first rounds that the residual excludes, and all of them.
+
+        A token counts as excluded only if it stays so when p and q are off by as much as two
+        passes over the same prefix may differ.
+        """
+        slack = math.exp(4 * max(self.case.tolerance, SMALLEST_TOLERANCE))
+        excluded = total = 0
+        for prompt, tally in enumerate(self.tallies):
+            for prefixes, counts in self._met(prompt, tally.corrections):
+                law = self._residual(prompt, prefixes, slack)
+                excluded += int(counts[law == 0].sum())
+                total += int(counts.sum())
+        return excluded, total
+
+    def _residual(self, prompt: int, prefixes: Counts, slack: float = 1.0) -> Array:
+        """Closed form of the correction after each prefix, p multiplied by `slack`."""
         algorithm = self.subject.capabilities.algorithm or ""
-
-        def expected(prompt: int, prefixes: Counts) -> Array:
-            paths = [prefixes[:, :depth] for depth in range(prefixes.shape[1] + 1)]
-            p_path = np.stack([self.case.target_forced[prompt](path) for path in paths], 1)
-            q_path = np.stack([self.case.draft_forced[prompt](path) for path in paths], 1)
-            return correction_distribution(algorithm, p_path, q_path, prefixes)
-
-        return self._by_context([t.corrections for t in self.tallies], expected)
+        paths = [prefixes[:, :depth] for depth in range(prefixes.shape[1] + 1)]
+        p_path = np.stack([self.case.target_forced[prompt](path) for path in paths], 1)
+        q_path = np.stack([self.case.draft_forced[prompt](path) for path in paths], 1)
+        return correction_distribution(algorithm, slack * p_path, q_path, prefixes)
 
     def bonuses(self) -> tuple[list[Counts], list[Array]]:
         """Observed bonus tokens of first rounds and their distribution, by preceding tokens."""
@@ -77,15 +100,20 @@ class DecoderEvidence:
         """
         groups: dict[tuple[int, ...], tuple[Counts, Array]] = {}
         for prompt, counts in enumerate(counts_by_prompt):
-            prefixes, depths = node_prefixes(self.tallies[prompt].tree)
-            met = counts.sum(1) > 0
-            for depth in np.unique(depths[met]):
-                here = met & (depths == depth)
-                inside = prefixes[here, :depth]
-                laws = expected(prompt, inside)
-                self._add_nodes(groups, prompt, inside, counts[here], laws)
-        observed = [counts for counts, _ in groups.values()]
-        return observed, [weights / weights.sum() for _, weights in groups.values()]
+            for prefixes, seen in self._met(prompt, counts):
+                self._add_nodes(groups, prompt, prefixes, seen, expected(prompt, prefixes))
+        # A group without weight is one that no right subject can meet; its tokens are excluded
+        # corrections, which have a property of their own.
+        used = [group for group in groups.values() if group[1].sum() > 0]
+        return [counts for counts, _ in used], [weights / weights.sum() for _, weights in used]
+
+    def _met(self, prompt: int, counts: Counts) -> Iterator[tuple[Counts, Counts]]:
+        """Prefixes [n, depth] of the nodes with any count, and their counts [n, V], by depth."""
+        prefixes, depths = node_prefixes(self.tallies[prompt].tree)
+        met = counts.sum(1) > 0
+        for depth in np.unique(depths[met]):
+            here = met & (depths == depth)
+            yield prefixes[here, :depth], counts[here]
 
     def _add_nodes(
         self,
@@ -97,6 +125,8 @@ class DecoderEvidence:
     ) -> None:
         sequences = [self.case.prompts[prompt] + tuple(row) for row in prefixes.tolist()]
         for sequence, observed, law in zip(sequences, counts, laws, strict=True):
+            if not law.any():
+                continue  # Nothing can follow here; `excluded_corrections` counts what does.
             key = tuple(sequence[-self._suffix :])
             seen, weights = groups.get(key, (np.zeros_like(observed), np.zeros_like(law)))
             groups[key] = (seen + observed, weights + observed.sum() * law)

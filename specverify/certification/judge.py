@@ -18,7 +18,7 @@ def test_records(
     A comparison that reports both chi-squared and G is rejected when both reject: in the far tail
     chi-squared alone exceeds its nominal rate several times over, even with 25 expected counts a
     cell, while G stays near it (see `statistics.goodness`). Each still takes its share of the
-    budget.
+    budget. A comparison with no two cells of 25 expected counts tests nothing, and says so.
     """
     common: dict[str, Any] = {
         "property": property.id,
@@ -33,6 +33,8 @@ def test_records(
     decision: Decision = "undecided" if outcome.missing else "pass"
     if all(budget.rejects(test.p_value) for test in outcome.tests):
         decision = "violated"
+    elif decision == "pass" and outcome.tests[0].name != "support" and not outcome.tests[0].df:
+        decision = "untested"
     return [
         TestRecord(
             **common,

@@ -16,6 +16,8 @@ from specverify.subjects.protocols import Kind, Subject
 
 SUITE = "specverify.properties"
 
+UNREPORTED = "the subject does not report how many draft tokens it accepted"
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -67,12 +67,8 @@ def certify(
     report = progress or (lambda event: None)
     begin, started = time.perf_counter(), datetime.now(UTC)
     properties = properties_of(subject.kind)
-    skipped = [
-        NotApplicable(property=p.id, reason=reason)
-        for p in properties
-        if (reason := p.needs(subject))
-    ]
-    applicable = [p for p in properties if p.needs(subject) is None]
+    unmet = {p.id: reason for p in properties if (reason := p.needs(subject)) is not None}
+    applicable = [p for p in properties if p.id not in unmet]
     if subject.kind == "transform":
         cases = transform_cases(subject.reference)
         budget = Budget(ALPHA)
@@ -109,7 +105,7 @@ def certify(
         alpha=budget.alpha,
         tests=budget.tests,
         cases=tuple(done),
-        not_applicable=tuple(skipped),
+        not_applicable=tuple(NotApplicable(property=p, reason=r) for p, r in unmet.items()),
         interrupted=interrupted,
         started=started,
         finished=datetime.now(UTC),
@@ -173,8 +169,10 @@ def _collect(records: Iterator[tuple[CaseRecord, bool]]) -> tuple[list[CaseRecor
 
 def _verdict(cases: Sequence[CaseRecord], *, interrupted: bool) -> Verdict:
     """The worst verdict; cases that were never run leave the rest at best inconclusive."""
-    found = [case.verdict for case in cases]
-    return worst([*found, "inconclusive"] if interrupted else found)
+    found: list[Verdict] = [case.verdict for case in cases]
+    if interrupted:
+        found.append("inconclusive")
+    return worst(found)
 
 
 def _reason(cases: Sequence[CaseRecord], verdict: Verdict, *, interrupted: bool) -> str:

@@ -1,4 +1,4 @@
-"""Counts held against distributions: the two tests every comparison reports, and where it hurts."""
+"""Counts against distributions: the two tests every comparison reports, and where it hurts."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def compare(strata: tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]) -
     """
     counts, laws = strata
     if not counts:
-        return Outcome(not_applicable="the runs show no such token: is `accepted` reported?")
+        return Outcome(not_applicable="no run shows such a token")
     return Outcome(
         tests=(chi_squared(counts, laws), g_test(counts, laws)),
         details={"worst": worst_cells(counts, laws)},

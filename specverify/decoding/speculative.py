@@ -127,12 +127,9 @@ class SpeculativeDecoder:
         schedule_state = self.schedule.start(rows)
         codes = torch.zeros(rows, dtype=torch.int8, device=device)
         while not bool((codes != 0).all()):
-            active = codes == 0
             limits = self.schedule.limits(schedule_state).to(device)
-            limits = torch.minimum(limits, self._room(run, settings)) * active
-            accepted, drafted = self._round(
-                run, limits, active, codes, settings, pipeline, generator
-            )
+            limits = torch.minimum(limits, self._room(run, settings)) * (codes == 0)
+            accepted, drafted = self._round(run, limits, codes, settings, pipeline, generator)
             self.schedule.update(schedule_state, accepted, drafted)
         output = run.recorder.output(run, codes)
         run.recorder = Recorder(*run.passes())
@@ -159,7 +156,6 @@ class SpeculativeDecoder:
         self,
         run: Run,
         limits: Tensor,
-        active: Tensor,
         codes: Tensor,
         settings: SamplingSettings,
         pipeline: Pipeline,
@@ -167,6 +163,7 @@ class SpeculativeDecoder:
     ) -> tuple[Tensor, Tensor]:
         """One round; returns accepted and drafted per row, both 0 on rows that have ended."""
         recorder, histories = run.recorder, run.histories
+        active = codes == 0
         rows = active.nonzero().squeeze(1)
         histories.reserve(self._block_length(limits) + 1)
         with recorder.phase("draft"):

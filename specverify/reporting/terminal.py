@@ -35,7 +35,12 @@ _VERDICT_STYLES = {
 _NARROWEST = 120
 """Columns of a report that goes to a file."""
 
-_DECISION_STYLES = {"pass": "green", "violated": "bold red", "undecided": "yellow"}
+_DECISION_STYLES = {
+    "pass": "green",
+    "violated": "bold red",
+    "undecided": "yellow",
+    "untested": "dim",
+}
 
 
 class _Console(Console):

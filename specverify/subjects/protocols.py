@@ -11,6 +11,8 @@ from specverify.settings import SamplingSettings
 
 Kind = Literal["rule", "transform", "decoder"]
 KINDS: tuple[Kind, ...] = ("rule", "transform", "decoder")
+GENERATING: frozenset[Kind] = frozenset({"rule", "decoder"})
+"""Kinds that emit tokens; a rule does so inside the reference loop."""
 
 
 class Rule(Protocol):

@@ -7,6 +7,11 @@ from specverify.certification.worst_cells import compare
 from specverify.statistics.support import support_test
 from specverify.subjects.protocols import GENERATING, Subject
 
+_HIDDEN_COINS = (
+    "a random transform gives every round a p and a q of its own, and the residual is theirs, not "
+    "that of the averages"
+)
+
 
 def _declares_correction(subject: Subject) -> str | None:
     algorithm = subject.capabilities.algorithm
@@ -36,6 +41,8 @@ def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """
     if not evidence.reports_acceptance:
         return Outcome(not_applicable=UNREPORTED)
+    if evidence.case.random_transforms:
+        return Outcome(not_applicable=_HIDDEN_COINS)
     return compare(evidence.corrections())
 
 
@@ -60,6 +67,8 @@ def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """
     if not evidence.reports_acceptance:
         return Outcome(not_applicable=UNREPORTED)
+    if evidence.case.random_transforms:
+        return Outcome(not_applicable=_HIDDEN_COINS)
     excluded, total = evidence.excluded_corrections()
     if not total:
         return Outcome(not_applicable="no run shows a correction")

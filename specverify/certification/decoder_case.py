@@ -15,6 +15,7 @@ from specverify.models.protocol import LanguageModel
 from specverify.sampling.tally import Batch
 from specverify.settings import SamplingSettings
 from specverify.statistics.goodness import MINIMUM_EXPECTED
+from specverify.transforms.pipeline import Pipeline
 
 LOGIT_TOLERANCE = {torch.float64: 0.0, torch.float32: 1e-4}
 """How far a subject's logits may be off a fresh prefill's: float sums differ with their order."""
@@ -114,6 +115,11 @@ class DecoderCase:
         if tolerance and bool(suspects.any()):
             impossible[suspects] = forced.zero_probability(tokens[suspects], raised_by=tolerance)
         return impossible
+
+    @cached_property
+    def random_transforms(self) -> bool:
+        """Whether a transform of the settings tosses coins of its own."""
+        return Pipeline.from_settings(self.settings, self.target.vocab_size).random
 
     @cached_property
     def tolerance(self) -> float:

@@ -50,20 +50,26 @@ def sample_block(
     logits = _catch_up(session, histories, active)
     tokens: list[Tensor] = []
     probs: list[Tensor] = []
+    everyone = bool((limits == steps).all()) and confidence_threshold is None
     for step in range(steps):
         starts = histories.lengths + step
-        q = _distribution(logits, active, histories, starts, pipeline)
+        resting = None if everyone else ~active[:, None]
+        q = _distribution(logits, resting, histories, starts, pipeline)
         token = q.argmax(1) if greedy else draw(q, generator)
         histories.tokens.scatter_(1, starts[:, None], token[:, None])
-        tokens.append(torch.where(active, token, -1))
-        probs.append(q)
-        active = active & (step + 1 < limits)
-        if confidence_threshold is not None:
-            confidence = logits.double().softmax(1) if greedy else q
-            active &= confidence.gather(1, token[:, None]).squeeze(1) >= confidence_threshold
-        if not bool(active.any()):
+        tokens.append(token if everyone else torch.where(active, token, -1))
+        if not greedy:
+            probs.append(q if resting is None else q.masked_fill(resting, 0.0))
+        if step + 1 == steps:
             break
-        logits = session.extend(token[:, None], active.long())[:, 0]
+        if not everyone:
+            active = active & (step + 1 < limits)
+            if confidence_threshold is not None:
+                confidence = logits.double().softmax(1) if greedy else q
+                active &= confidence.gather(1, token[:, None]).squeeze(1) >= confidence_threshold
+            if not bool(active.any()):
+                break
+        logits = session.extend(token[:, None], None if everyone else active.long())[:, 0]
     block = torch.stack(tokens, 1)
     offered = block >= 0
     if greedy:
@@ -85,22 +91,24 @@ def _catch_up(session: Session, histories: Histories, active: Tensor) -> Tensor:
 
 
 def _distribution(
-    logits: Tensor, active: Tensor, histories: Histories, starts: Tensor, pipeline: Pipeline
+    logits: Tensor,
+    resting: Tensor | None,
+    histories: Histories,
+    starts: Tensor,
+    pipeline: Pipeline,
 ) -> Tensor:
-    """Transformed probabilities [B, V] of the next token.
-
-    Rows at rest, whose logits may be anything, get a flat row that a draw passes over.
-    """
-    resting = ~active[:, None]
-    partial = bool(resting.any())
+    """Transformed probabilities [B, V] of the next token; rows that rest ([B, 1], None if none
+    do), whose logits may be anything, get a flat row that a draw passes over."""
+    if resting is not None:
+        logits = logits.masked_fill(resting, 0.0)
     q = pipeline.probabilities(
-        (logits.masked_fill(resting, 0.0) if partial else logits)[:, None],
+        logits[:, None],
         histories.tokens,
         starts,
         histories.prompt_lengths,
-        active.long() if partial else None,
+        None if resting is None else (~resting).squeeze(1).long(),
     ).squeeze(1)
-    return q.masked_fill(resting, 1.0) if partial else q
+    return q if resting is None else q.masked_fill(resting, 1.0)
 
 
 def check_confidence(threshold: float | None) -> None:

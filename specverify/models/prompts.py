@@ -109,20 +109,24 @@ def check_block(
         raise ValueError(f"tokens must have shape [{len(lengths)}, n], got {list(tokens.shape)}")
     width = tokens.shape[1]
     if counts is None:
-        counts = torch.full_like(lengths, width)
-    if counts.shape != lengths.shape:
-        raise ValueError(f"counts must have shape [{len(lengths)}], got {list(counts.shape)}")
-    counts = counts.to(lengths.device)
-    if bool(((counts < 0) | (counts > width)).any()):
-        raise ValueError(f"counts must lie between 0 and {width}, got {counts.tolist()[:8]}")
-    read = torch.arange(width, device=tokens.device) < counts.to(tokens.device)[:, None]
-    outside = read & ((tokens < 0) | (tokens >= vocab_size))
-    if bool(outside.any()):
-        row, column = (int(i) for i in outside.nonzero()[0])
-        raise UsageError(
-            f"row {row} is fed token id {int(tokens[row, column])}, but the model's ids run from 0 "
-            f"to {vocab_size - 1}; do the draft and the target share a vocabulary?"
-        )
+        counts, read = torch.full_like(lengths, width), torch.ones_like(tokens, dtype=torch.bool)
+        asked = tokens
+    else:
+        if counts.shape != lengths.shape:
+            raise ValueError(f"counts must have shape [{len(lengths)}], got {list(counts.shape)}")
+        counts = counts.to(lengths.device)
+        if bool(((counts < 0) | (counts > width)).any()):
+            raise ValueError(f"counts must lie between 0 and {width}, got {counts.tolist()[:8]}")
+        read = torch.arange(width, device=tokens.device) < counts.to(tokens.device)[:, None]
+        asked = tokens.masked_fill(~read, 0)
+    if asked.numel():
+        low, high = (int(bound) for bound in asked.aminmax())
+        if low < 0 or high >= vocab_size:
+            row, column = (int(i) for i in ((asked < 0) | (asked >= vocab_size)).nonzero()[0])
+            raise UsageError(
+                f"row {row} is fed token id {int(asked[row, column])}, but the model's ids run "
+                f"from 0 to {vocab_size - 1}; do the draft and the target share a vocabulary?"
+            )
     check_window(lengths + counts, window)
     return counts, read
 

@@ -136,11 +136,11 @@ class TransformersSession:
         model = self.model
         tokens = tokens.to(self.lengths.device)
         counts, read = check_block(tokens, counts, self.lengths, model.vocab_size, model.window)
-        width = int(counts.max()) if len(counts) else 0
+        fewest, width = (int(bound) for bound in counts.aminmax()) if len(counts) else (0, 0)
         if not width:
             return logits_of_nothing(model, tokens)
         self._check_returned()
-        whole = bool((counts == width).all())
+        whole = fewest == width
         if not whole:
             # Rows that read less leave dead slots, which must be squeezed out afterwards.
             kv_cache.check_rollable(self.cache, type(model.model).__name__)
@@ -230,7 +230,7 @@ def forward(
         arguments["position_ids"] = (lengths[:, None] + steps).masked_fill(~read, 0)
     if last_logits_only and "logits_to_keep" in parameters:
         arguments["logits_to_keep"] = 1
-    with _evaluating(model) if training else nullcontext(), torch.no_grad():
+    with _evaluating(model) if training else nullcontext(), torch.inference_mode():
         return model(**arguments).logits
 
 

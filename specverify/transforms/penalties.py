@@ -48,7 +48,7 @@ class FrequencyPenalty(Transform):
 
     def __call__(self, input_ids: Tensor, logits: Tensor, /) -> Tensor:
         counts = occurrences(input_ids[:, self.prompt_length :], logits.shape[-1])
-        return logits.double() - self.penalty * counts
+        return logits.double() - self.penalty * counts.double()
 
 
 class PresencePenalty(Transform):
@@ -69,4 +69,4 @@ class PresencePenalty(Transform):
 
     def __call__(self, input_ids: Tensor, logits: Tensor, /) -> Tensor:
         counts = occurrences(input_ids[:, self.prompt_length :], logits.shape[-1])
-        return logits.double() - self.penalty * (counts > 0)
+        return logits.double() - self.penalty * (counts > 0).double()

@@ -72,6 +72,6 @@ def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     excluded, total = evidence.excluded_corrections()
     if not total:
         return Outcome(not_applicable="no run shows a correction")
-    return Outcome(
-        tests=(support_test(excluded, total, dtype=evidence.subject.capabilities.coin_dtype),)
-    )
+    test = support_test(excluded, total, dtype=evidence.subject.capabilities.coin_dtype)
+    findings = (f"{excluded} of {total:,} corrections have no part in the residual",)
+    return Outcome(tests=(test,), findings=findings if excluded else ())

@@ -17,8 +17,9 @@ from specverify.settings import SamplingSettings
 from specverify.statistics.goodness import MINIMUM_EXPECTED
 from specverify.transforms.pipeline import Pipeline
 
-LOGIT_TOLERANCE = {torch.float64: 0.0, torch.float32: 1e-4}
-"""How far a subject's logits may be off a fresh prefill's: float sums differ with their order."""
+LOGIT_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
+"""How far a subject's logits may be off a fresh prefill's: float sums differ with their order, and
+a subject may work in float32 on what a float64 model returns."""
 COARSE_TOLERANCE = 5e-2
 """The same for half-width models."""
 
@@ -89,10 +90,12 @@ class DecoderCase:
     ) -> Batch:
         """Compare runs of one prompt, long [N, L], with what the settings allow."""
         required, _ = run_lengths(tokens, self.settings)
+        # What follows the length limit is wrong anyway, and may not fit in the target's window.
+        within = tokens[:, : self.length]
         return Batch(
             tokens=tokens.numpy(),
             required_lengths=required.numpy(),
-            impossible=self._impossible(prompt, tokens).numpy(),
+            impossible=self._impossible(prompt, within).numpy(),
             accepted=None if accepted is None else accepted.numpy(),
             drafted=None if drafted is None else drafted.numpy(),
         )
@@ -104,17 +107,32 @@ class DecoderCase:
     def _impossible(self, prompt: int, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens [N, L] of probability 0, near ties of the truncation rules excepted.
 
-        A truncation keeps or drops a token by comparing logits, and two passes over the same
-        prefix differ in their last bits. A token counts as impossible only if it stays so when its
-        own logit is raised by the tolerance.
+        A truncation keeps or drops a token by comparing logits or sums of probabilities, and two
+        passes over the same prefix differ in their last bits. A token counts as impossible only if
+        it stays so when its own logit is raised or lowered by the tolerance, and the masses that
+        are kept grow by as much.
         """
-        forced = self.target_forced[prompt]
-        impossible = forced.zero_probability(tokens)
-        tolerance = self.tolerance
+        impossible = self.target_forced[prompt].zero_probability(tokens)
         suspects = impossible.any(1)
-        if tolerance and bool(suspects.any()):
-            impossible[suspects] = forced.zero_probability(tokens[suspects], raised_by=tolerance)
+        if bool(suspects.any()):
+            forced = TeacherForced(
+                self.target, self.prompts[prompt], self._relaxed_settings, self.rows
+            )
+            for shift in (self.tolerance, -self.tolerance):
+                impossible[suspects] &= forced.zero_probability(tokens[suspects], raised_by=shift)
         return impossible
+
+    @property
+    def _relaxed_settings(self) -> SamplingSettings:
+        """The settings with every mass that a truncation keeps larger by the tolerance."""
+        masses = {name: getattr(self.settings, name) for name in ("top_p", "typical_p")}
+        return self.settings.model_copy(
+            update={
+                name: min(1.0, mass + self.tolerance)
+                for name, mass in masses.items()
+                if mass is not None
+            }
+        )
 
     @cached_property
     def random_transforms(self) -> bool:

@@ -14,8 +14,6 @@ from specverify.sampling.tally import Tally
 from specverify.subjects.protocols import Subject
 
 MAXIMUM_GROUPS = 4096
-SMALLEST_TOLERANCE = 1e-6
-"""Relative error of probabilities that even a float64 model's rule may work with: float32's."""
 
 Counts = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -62,14 +60,16 @@ class DecoderEvidence:
         """Corrections of first rounds that the residual excludes, and all of them.
 
         A token counts as excluded only if it stays so when p and q are off by as much as two
-        passes over the same prefix may differ.
+        passes over the same prefix may differ. One of probability 0 is not counted here: whether
+        it is impossible or a near tie, `DecoderCase.judge` has decided.
         """
-        slack = math.exp(4 * max(self.case.tolerance, SMALLEST_TOLERANCE))
+        slack = math.exp(4 * self.case.tolerance)
         excluded = total = 0
         for prompt, tally in enumerate(self.tallies):
             for prefixes, counts in self._met(prompt, tally.corrections):
                 law = self._residual(prompt, prefixes, slack)
-                excluded += int(counts[law == 0].sum())
+                possible = self.case.target_forced[prompt](prefixes) > 0
+                excluded += int(counts[possible & (law == 0)].sum())
                 total += int(counts.sum())
         return excluded, total
 

@@ -46,7 +46,8 @@ def run_decoder_case(
     records, bound, missing, findings, skipped = _judge(evidence, properties, budget)
     verdict, reason = case_verdict(records)
     if failure is not None:
-        verdict, reason = worst([verdict, "error"]), reason if verdict == "violated" else failure
+        reason = f"{reason}; later {failure}" if verdict == "violated" else failure
+        verdict = worst([verdict, "error"])
     elif interrupted and verdict != "violated":
         verdict, reason = (
             "inconclusive",

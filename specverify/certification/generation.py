@@ -69,6 +69,8 @@ def rule_generation(
         output = decoder.generate(
             prompt_ids, attention_mask, settings=settings, generator=generator
         )
+        if output.accepted is not None and rule.silent_bonus is not None:
+            output.accepted[:, 0] += rule.silent_bonus.long()
         seconds = sum(output.counters.seconds.values()) if output.counters else 0.0
         return Call(output, seconds, tuple(findings))
 

@@ -38,6 +38,8 @@ class Plan:
     cases: tuple[PlannedCase, ...]
     dtype: str
     """dtype of the target's logits."""
+    left_out: tuple[str, ...] = ()
+    """Names of the settings that a greedy subject cannot be asked to honour."""
 
 
 def plan_decoder(
@@ -71,14 +73,17 @@ def plan_decoder(
     if k < 1:
         raise UsageError(f"num_draft_tokens={k}; a certification needs at least 1 draft token")
     speed = _speed(subject, model_class, target)
-    total = profile_named(profile).tokens[speed] if tokens is None else tokens
+    usual = profile_named(profile).tokens[speed]
+    total = usual if tokens is None else tokens
     if total < 1:
         raise UsageError(f"tokens={total}; a certification needs at least 1 token")
-    chosen = _applicable(subject, settings or pair_presets(pair, target))
+    wanted = settings or pair_presets(pair, target)
+    chosen = _applicable(subject, wanted)
     cases = []
     for name, (kept, dropped) in chosen.items():
         length = min(kept.max_new_tokens, k + 2)
-        kept = kept.model_copy(update={"max_new_tokens": length})
+        least = min(kept.min_new_tokens, length)
+        kept = kept.model_copy(update={"max_new_tokens": length, "min_new_tokens": least})
         kept.check_vocabulary(target.vocab_size)
         _check_window(pair, target, length)
         case = DecoderCase(
@@ -94,7 +99,8 @@ def plan_decoder(
         arguments = (subject, *models, kept, k, time_limit)
         generation = rule_generation if subject.kind == "rule" else decoder_generation
         cases.append(PlannedCase(case, generation(*arguments), ROWS[speed], tuple(dropped)))
-    return Plan(tuple(cases), _dtype(target, pair))
+    left_out = tuple(name for name in wanted if name not in chosen)
+    return Plan(tuple(cases), _dtype(target, pair), left_out)
 
 
 def pair_presets(pair: Pair, target: LanguageModel) -> dict[str, SamplingSettings]:

@@ -1,5 +1,6 @@
 """Certifying a subject: plan, run, judge, write down."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ import torch
 from specverify.certification.certificate import CaseRecord, Certificate, NotApplicable
 from specverify.certification.decoder_run import run_decoder_case
 from specverify.certification.plan import Plan, plan_decoder
+from specverify.certification.profiles import profile_named
 from specverify.certification.progress import ProgressEvent
 from specverify.certification.records import environment_record, subject_record, suite_record
 from specverify.certification.registry import Property, properties_of
 from specverify.certification.transform_case import TransformCase, transform_cases
 from specverify.certification.transform_run import run_transform_case
 from specverify.certification.verdict import Verdict, worst
+from specverify.errors import UsageError
 from specverify.models.pairs import Pair, load_pair
 from specverify.settings import SamplingSettings
 from specverify.statistics.budget import Budget
@@ -63,12 +66,14 @@ def certify(
     Raises:
         UsageError: the request makes no sense; raised before any work.
     """
+    _check_request(profile, seed, time_limit)
     subject = load_subject(subject) if isinstance(subject, str) else subject
     report = progress or (lambda event: None)
     begin, started = time.perf_counter(), datetime.now(UTC)
     properties = properties_of(subject.kind)
     unmet = {p.id: reason for p in properties if (reason := p.needs(subject)) is not None}
     applicable = [p for p in properties if p.id not in unmet]
+    not_applicable = [NotApplicable(property=p, reason=r) for p, r in unmet.items()]
     if subject.kind == "transform":
         cases = transform_cases(subject.reference)
         budget = Budget(ALPHA)
@@ -87,6 +92,10 @@ def certify(
         )
         budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
         dtype, pair_name = plan.dtype, pair.name
+        not_applicable += [
+            NotApplicable(property=f"settings.{name}", reason="the subject decodes greedily only")
+            for name in plan.left_out
+        ]
         records = _decoder_records(subject, plan, applicable, budget, seed, report)
     with single_threaded():
         done, interrupted = _collect(records)
@@ -105,13 +114,21 @@ def certify(
         alpha=budget.alpha,
         tests=budget.tests,
         cases=tuple(done),
-        not_applicable=tuple(NotApplicable(property=p, reason=r) for p, r in unmet.items()),
+        not_applicable=tuple(not_applicable),
         interrupted=interrupted,
         started=started,
         finished=datetime.now(UTC),
         seconds=time.perf_counter() - begin,
         command=tuple(command),
     )
+
+
+def _check_request(profile: str, seed: int, time_limit: float) -> None:
+    profile_named(profile)
+    if seed < 0:
+        raise UsageError(f"seed={seed}; give a whole number of at least 0")
+    if not (math.isfinite(time_limit) and time_limit > 0):
+        raise UsageError(f"time_limit={time_limit}; give a positive number of seconds for one call")
 
 
 @contextmanager

@@ -72,7 +72,10 @@ class DecoderSampler:
         accepted = _first_round(output.accepted)
         drafted = _first_round(output.drafted)
         if accepted is not None and drafted is None:
-            drafted = torch.full_like(accepted, self.case.num_draft_tokens)
+            # Fewer may have been offered, near the length limit or by a schedule, so only full
+            # acceptance is certain.
+            most = self.case.num_draft_tokens
+            drafted = torch.where(accepted == most, most, -1)
         for index, tally in enumerate(self.tallies):
             rows = torch.from_numpy(np.flatnonzero(prompts == index))
             if len(rows):

@@ -1,5 +1,6 @@
 """One case of a transform: a reference, its parameters, and logits that tell conventions apart."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,19 @@ from specverify.transforms import REFERENCE, Transform
 ROWS = 256
 HISTORY = 12
 VOCAB_SIZE = 16
+SPARED = 5
+"""A token that no history holds and no row masks, so that something stays possible."""
+
+_HALVINGS = (
+    (0, 1, 2, 2),
+    (0, 0, 0, 1, 1),
+    (0, 0, 1, 1, 1, 2, 2),
+    (0, 1, 1, 1, 1, 1, 2, 2),
+    (0,) * 8,
+)
+"""Rows of probabilities 2^-k of the largest, the rest masked. They sum exactly, since exp(-k ln 2) is
+exact in float32 and float64 for k up to 2, and no surprise is as far above the entropy as another
+is below it, which typical sampling would have to decide by rounding."""
 
 PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "temperature": ({"temperature": 0.5}, {"temperature": 1.0}, {"temperature": 1.7}),
@@ -19,7 +33,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "top_p": ({"top_p": 0.25}, {"top_p": 0.5}, {"top_p": 0.75}, {"top_p": 0.9}, {"top_p": 1.0}),
     "min_p": ({"min_p": 0.0}, {"min_p": 0.05}, {"min_p": 0.25}, {"min_p": 1.0}),
     "typical_p": ({"typical_p": 0.2}, {"typical_p": 0.5}, {"typical_p": 0.9}),
-    "epsilon": ({"epsilon": 0.01}, {"epsilon": 0.1}, {"epsilon": 0.25}),
+    "epsilon": ({"epsilon": 0.01}, {"epsilon": 0.1}, {"epsilon": 0.125}, {"epsilon": 0.25}),
     "eta": ({"epsilon": 0.001}, {"epsilon": 0.05}),
     "top_n_sigma": ({"n": 0.5}, {"n": 1.0}, {"n": 2.0}),
     "repetition_penalty": ({"penalty": 0.8}, {"penalty": 1.0}, {"penalty": 1.5}),
@@ -64,11 +78,24 @@ def transform_cases(reference: str | None) -> list[TransformCase]:
     ]
 
 
-def corpus(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Histories long [B, T] and float32 logits [B, V], by the kind of row.
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one kind."""
 
-    Ties and dyadic probabilities, whose sums are exact in float32, sit on the boundaries where
-    conventions part (algorithms.md section 2).
+    histories: Tensor
+    """long [B, T]."""
+    logits: Tensor
+    """float64 [B, V]; a subject gets them rounded to float32."""
+    exact: bool
+    """Whether ties and sums of probabilities are exact in float32 as well, so that decisions at
+    equality show a convention; on other rows rounding makes them."""
+
+
+def corpus(seed: int) -> dict[str, Rows]:
+    """The rows every transform is tried on, by kind.
+
+    Tied logits and dyadic probabilities sit on the boundaries where conventions part
+    (algorithms.md section 2).
     """
     generator = Generator().manual_seed(seed)
 
@@ -78,18 +105,31 @@ def corpus(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(high, shape, generator=generator)
 
-    histories = integers(VOCAB_SIZE, ROWS, HISTORY)
+    histories = integers(VOCAB_SIZE - 1, ROWS, HISTORY)
+    histories += histories >= SPARED
     random = normal(ROWS, VOCAB_SIZE) * 2
     masked = random.masked_fill(torch.rand(random.shape, generator=generator) < 0.4, -torch.inf)
-    masked[:, 5] = normal(ROWS)
-    # 1/2, 1/4, ..., with the last one twice, so that they sum to 1.
-    exponents = torch.arange(1, VOCAB_SIZE + 1).clamp(max=VOCAB_SIZE - 1)
-    dyadic = 0.5 ** exponents.float()
-    order = torch.rand(ROWS, VOCAB_SIZE, generator=generator).argsort(1)
-    return {
-        "random": (histories, random),
-        "tied": (histories, integers(4, ROWS, VOCAB_SIZE).float()),
-        "dyadic": (histories, dyadic.log().expand(ROWS, -1).gather(1, order)),
-        "masked": (histories, masked),
-        "peaked": (histories, random * 20),
+    masked[:, SPARED] = normal(ROWS)
+    kinds = {
+        "random": (random, False),
+        "tied": (integers(4, ROWS, VOCAB_SIZE), True),
+        "dyadic": (_dyadic(generator), True),
+        "masked": (masked, False),
+        "peaked": (random * 20, False),
     }
+    return {
+        kind: Rows(histories, logits.double(), exact) for kind, (logits, exact) in kinds.items()
+    }
+
+
+def _dyadic(generator: Generator) -> Tensor:
+    """Rows of `_HALVINGS` with their tokens in random places, float64 [ROWS, V]."""
+    rows = torch.full((ROWS, VOCAB_SIZE), -torch.inf, dtype=torch.float64)
+    others = torch.tensor([token for token in range(VOCAB_SIZE) if token != SPARED])
+    for row in range(ROWS):
+        halvings = torch.tensor(_HALVINGS[row % len(_HALVINGS)], dtype=torch.float64)
+        halvings = halvings[torch.randperm(len(halvings), generator=generator)]
+        places = others[torch.randperm(len(others), generator=generator)[: len(halvings) - 1]]
+        rows[row, SPARED] = -math.log(2) * halvings[0]
+        rows[row, places] = -math.log(2) * halvings[1:]
+    return rows

@@ -14,7 +14,8 @@ from specverify.decoding.run import Recorder, Run
 from specverify.decoding.stopping import stop_codes
 from specverify.drafting.protocol import DraftBlock, Drafter, Histories
 from specverify.drafting.schedule import Fixed, Schedule
-from specverify.errors import UsageError, VocabularyMismatch
+from specverify.errors import UsageError
+from specverify.models.pairing import check_rollable
 from specverify.models.protocol import LanguageModel
 from specverify.settings import SamplingSettings
 from specverify.transforms.pipeline import Pipeline
@@ -45,7 +46,8 @@ class SpeculativeDecoder:
         schedule: how many draft tokens each row is offered a round; 4 by default.
 
     Raises:
-        VocabularyMismatch: the drafter's vocabulary has another size than the target's.
+        VocabularyMismatch: the draft's token ids are not the target's and cannot be mapped.
+        CacheNotRollable: a model's cache cannot forget rejected draft tokens.
     """
 
     def __init__(
@@ -55,14 +57,11 @@ class SpeculativeDecoder:
         verification: Verification = TOKEN,
         schedule: Schedule | None = None,
     ) -> None:
-        size = drafter.vocab_size if drafter else None
-        if size is not None and size != target.vocab_size:
-            raise VocabularyMismatch(
-                f"the draft has {size} token ids, the target {target.vocab_size}; a token-level "
-                "pair must share its ids: map the draft with specverify.models.pairing.check_pair"
-            )
         self.target = target
-        self.drafter = drafter
+        self.drafter: Drafter | None = None
+        if drafter is not None:
+            check_rollable(target)
+            self.drafter = drafter.paired_with(target)
         self.verification = verification
         self.schedule = schedule or Fixed(4)
 

@@ -1,10 +1,14 @@
 """Drafting with a second, cheaper model."""
 
+from copy import copy
+from typing import Self
+
 import torch
 from torch import Generator, Tensor
 
 from specverify.drafting.autoregressive import check_confidence, sample_block
 from specverify.drafting.protocol import DraftBlock, Histories
+from specverify.models.pairing import check_pair
 from specverify.models.protocol import LanguageModel, Session
 from specverify.transforms.pipeline import Pipeline
 
@@ -31,7 +35,12 @@ class DraftModel:
         check_confidence(confidence_threshold)
         self.model = model
         self.confidence_threshold = confidence_threshold
-        self.vocab_size: int | None = model.vocab_size
+
+    def paired_with(self, target: LanguageModel) -> Self:
+        """The same drafter, its model mapped to the target's token ids if need be."""
+        paired = copy(self)
+        paired.model = check_pair(target, self.model)
+        return paired
 
     def start(
         self, prompt_ids: Tensor, attention_mask: Tensor, target: Session

@@ -1,6 +1,6 @@
 """Drafting with the target's own first layers, on the target's own cache."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from torch import Generator, Tensor
 
@@ -60,9 +60,22 @@ class EarlyExitDrafter:
                 f"{type(model).__name__} has no layers to leave early (layers={layers}); early "
                 "exit needs a transformers model, use DraftModel or PromptLookup here"
             )
-        self.vocab_size: int | None = model.vocab_size
+        self.model = model
         self.confidence_threshold = confidence_threshold
         self._exit = model.early_exit(layers)
+
+    def paired_with(self, target: LanguageModel) -> Self:
+        """Itself, if its model is the target.
+
+        Raises:
+            UsageError: it is another model, whose cache cannot be shared.
+        """
+        if target is not self.model:
+            raise UsageError(
+                "an early exit drafts on the cache of its own model, and the target is another "
+                "one; build both from the same TransformersModel object"
+            )
+        return self
 
     def start(
         self, prompt_ids: Tensor, attention_mask: Tensor, target: Session

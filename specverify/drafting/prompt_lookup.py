@@ -1,11 +1,13 @@
 """Drafting by copying: what followed the last time the text ended like this."""
 
+from typing import Self
+
 import torch
 from torch import Generator, Tensor
 
 from specverify.drafting.protocol import DraftBlock, Histories
 from specverify.errors import UsageError
-from specverify.models.protocol import Session
+from specverify.models.protocol import LanguageModel, Session
 from specverify.transforms.pipeline import Pipeline
 
 
@@ -29,12 +31,14 @@ class PromptLookup:
         UsageError: `max_ngram` is below 1.
     """
 
-    vocab_size: int | None = None
-
     def __init__(self, max_ngram: int = 3) -> None:
         if max_ngram < 1:
             raise UsageError(f"max_ngram={max_ngram}; look up at least one token, 2 or 3 are usual")
         self.max_ngram = max_ngram
+
+    def paired_with(self, target: LanguageModel) -> Self:
+        """Itself: copied tokens are the target's own."""
+        return self
 
     def start(
         self, prompt_ids: Tensor, attention_mask: Tensor, target: Session

@@ -1,12 +1,12 @@
 """Who proposes: the interface between the decoding loop and any way of drafting."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Generator, Tensor
 
-from specverify.models.protocol import Session
+from specverify.models.protocol import LanguageModel, Session
 from specverify.transforms.pipeline import Pipeline
 
 
@@ -99,8 +99,14 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """A way of drafting, independent of any run."""
 
-    vocab_size: int | None
-    """Vocabulary of the draft, None when it copies target tokens."""
+    def paired_with(self, target: LanguageModel) -> Self:
+        """The drafter as it must be used with this target, mapped to its ids if need be.
+
+        Raises:
+            VocabularyMismatch: the draft's token ids are not, and cannot be made, the target's.
+            CacheNotRollable: the draft model's cache cannot forget rejected tokens.
+        """
+        ...
 
     def start(self, prompt_ids: Tensor, attention_mask: Tensor, target: Session) -> DraftSession:
         """Begin a run; `target` is the session that verifies, for drafters that share its cache."""

@@ -13,6 +13,7 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> LanguageModel:
       returned as a `MappedModel`.
     - Neither known (table models, transformers models without a tokenizer): their sizes must
       agree, and the ids are taken to mean the same.
+    - A `MappedModel` for a target without a vocabulary: whoever mapped it has compared them.
     - One known: refused, because half the evidence is on the table and proves nothing. A model
       that drafts for itself needs no comparison.
 
@@ -21,15 +22,14 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> LanguageModel:
         CacheNotRollable: one of the two keeps a past that drafts cannot be taken out of.
     """
     for model in (target, draft):
-        check_rollable = getattr(model, "check_rollable", None)
-        if check_rollable is not None:
-            check_rollable()
+        check_rollable(model)
     if _same_model(target, draft):
         return draft
     if target.vocabulary is not None and draft.vocabulary is not None:
         relation = compare(target.vocabulary, draft.vocabulary)
         return draft if relation.kind == "identical" else MappedModel(draft, relation)
-    if target.vocabulary is None and draft.vocabulary is None:
+    mapped_by_hand = target.vocabulary is None and isinstance(draft, MappedModel)
+    if mapped_by_hand or (target.vocabulary is None and draft.vocabulary is None):
         check_sizes(target.vocab_size, draft.vocab_size)
         return draft
     known, unknown = ("target", "draft") if draft.vocabulary is None else ("draft", "target")
@@ -38,6 +38,13 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> LanguageModel:
         f"{target.vocab_size - 1} in the target, 0 to {draft.vocab_size - 1} in the draft) cannot "
         f"be compared; pass the {unknown}'s tokenizer too: TransformersModel(model, tokenizer=...)"
     )
+
+
+def check_rollable(model: LanguageModel) -> None:
+    """Raise `CacheNotRollable` if the model is known to keep a past it cannot forget."""
+    check = getattr(model, "check_rollable", None)
+    if check is not None:
+        check()
 
 
 def check_sizes(target: int, draft: int) -> None:

@@ -28,7 +28,7 @@ class Batch:
     accepted: Ints | None = None
     """[N] draft tokens accepted in the first round, where the subject reports it."""
     drafted: Ints | None = None
-    """[N] draft tokens offered in the first round."""
+    """[N] draft tokens offered in the first round, -1 where that is unknown."""
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Tally:
                 seen[count] = seen.get(count, 0) + int(runs)
         # A run that stopped inside the block never showed the token that ended its round.
         shown = lengths > accepted
-        nodes = nodes_at(self.tree, tokens, accepted)
+        nodes = nodes_at(self.tree, tokens, np.minimum(accepted, lengths))
         for counts, rows in (
             (self.corrections, shown & (accepted < drafted) & (nodes >= 0)),
             (self.bonuses, shown & (accepted == drafted) & (nodes >= 0)),

@@ -30,6 +30,10 @@ class RuleVerification:
     on_finding: Callable[[str], None] | None = None
     """Told each new sentence of `Call.findings`."""
     name: str = field(init=False)
+    silent_bonus: Tensor | None = field(default=None, init=False, repr=False)
+    """bool [B], rows whose first round accepted every draft token and emitted no bonus token. Such
+    a row looks like one that rejected its last draft token, but no lossless rule draws a
+    correction that equals the token it rejected there."""
     _told: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +76,11 @@ class RuleVerification:
                 generator,
             )
             tokens[group] = pad(emitted, (0, width - count), value=-1)
+        if self.silent_bonus is None:
+            emitted_counts = (tokens >= 0).sum(1)
+            offered = torch.arange(width, device=tokens.device) < num_draft_tokens[:, None]
+            agrees = ((tokens[:, :width] == draft_tokens) | ~offered).all(1)
+            self.silent_bonus = agrees & (emitted_counts == num_draft_tokens)
         return Verified(tokens, (tokens >= 0).sum(1) - 1)
 
     def _decide(

@@ -3,16 +3,21 @@
 import pytest
 import torch
 from scipy.stats import chisquare
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specverify.decoding.scoring import TeacherForced
 from specverify.decoding.speculative import SpeculativeDecoder
 from specverify.decoding.stopping import run_lengths
 from specverify.drafting.draft_model import DraftModel
+from specverify.drafting.early_exit import EarlyExitDrafter
 from specverify.drafting.prompt_lookup import PromptLookup
 from specverify.drafting.schedule import Fixed, HeuristicTransient
-from specverify.errors import UsageError, VocabularyMismatch
+from specverify.errors import CacheNotRollable, UsageError, VocabularyMismatch
 from specverify.exact.prefix_tree import PrefixTree
+from specverify.models.glass_box import RecurrentGlassBoxModel
 from specverify.models.table import TableModel
+from specverify.models.transformers_model import TransformersModel
+from specverify.models.vocabulary import Vocabulary
 from specverify.settings import SamplingSettings
 from specverify.verification import BLOCK, GREEDY, MATCH, TOKEN
 
@@ -246,7 +251,7 @@ def test_one_token_vocabulary():
 
 class TestBadInput:
     def test_vocabularies_of_different_size(self, target):
-        with pytest.raises(VocabularyMismatch, match=r"draft has 6 token ids, the target 5.*map"):
+        with pytest.raises(VocabularyMismatch, match=r"target has 5 token ids, the draft 6"):
             SpeculativeDecoder(target, DraftModel(TableModel.random(6, 1, seed=0)))
 
     def test_no_room_in_the_window_is_refused_before_any_pass(self, seeded):
@@ -275,3 +280,52 @@ class TestBadInput:
                 settings=SamplingSettings(stop_token_ids=(9,)),
                 generator=seeded(),
             )
+
+    def test_a_draft_with_permuted_ids_is_mapped(self, target, draft, batch, seeded):
+        names = tuple("abcde")
+        order = [2, 0, 4, 1, 3]
+        target.vocabulary = Vocabulary(names)
+        permuted = TableModel(
+            draft.logits.reshape(6, 6, 5)[[*order, 5]][:, [*order, 5]][:, :, order].reshape(36, 5),
+            2,
+            vocabulary=Vocabulary(tuple(names[i] for i in order)),
+        )
+        settings = SamplingSettings(max_new_tokens=5)
+        expected, output = (
+            SpeculativeDecoder(target, DraftModel(model), TOKEN, Fixed(3)).generate(
+                *batch(*PROMPTS * 4), settings=settings, generator=seeded()
+            )
+            for model in (
+                TableModel(draft.logits, 2, vocabulary=Vocabulary(names)),
+                permuted,
+            )
+        )
+        assert torch.equal(output.tokens, expected.tokens)
+
+    def test_a_draft_with_other_strings_behind_its_ids(self, target, draft):
+        target.vocabulary = Vocabulary(tuple("abcde"))
+        draft.vocabulary = Vocabulary(tuple("abcdx"))
+        with pytest.raises(VocabularyMismatch, match=r"id 4 is 'e' in the target and 'x'"):
+            SpeculativeDecoder(target, DraftModel(draft))
+
+    @pytest.mark.parametrize("role", ["target", "draft"])
+    def test_a_cache_that_cannot_be_rolled_back(self, target, draft, role):
+        recurrent = TransformersModel(RecurrentGlassBoxModel.from_table(target))
+        models = {"target": target, "draft": draft, role: recurrent}
+        with pytest.raises(CacheNotRollable, match="cannot undo"):
+            SpeculativeDecoder(models["target"], DraftModel(models["draft"]))
+
+    def test_an_early_exit_of_another_model(self, target):
+        tiny = TransformersModel(
+            LlamaForCausalLM(
+                LlamaConfig(
+                    vocab_size=5,
+                    hidden_size=8,
+                    intermediate_size=8,
+                    num_hidden_layers=2,
+                    num_attention_heads=1,
+                )
+            )
+        )
+        with pytest.raises(UsageError, match="the target is another one"):
+            SpeculativeDecoder(target, EarlyExitDrafter(tiny, 1))

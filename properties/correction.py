@@ -62,16 +62,16 @@ def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     The comparison of distributions does not see such tokens, since it is conditional on the
     possible ones.
 
-    Error rate: exact binomial test of the hits against the rate that coins of exactly 0 explain,
-    at its share; tokens with p and q nearly equal are excepted.
+    Error rate: exact binomial test of the hits, at its share, against the rate that coins of
+    exactly 0 explain and, for models in float32 or less, as many more as logits may be off:
+    a truncation that decides a near tie the other way changes the residual.
     """
     if not evidence.reports_acceptance:
         return Outcome(not_applicable=UNREPORTED)
     if evidence.case.random_transforms:
         return Outcome(not_applicable=_HIDDEN_COINS)
     excluded, total = evidence.excluded_corrections()
-    if not total:
-        return Outcome(not_applicable="no run shows a correction")
-    test = support_test(excluded, total, dtype=evidence.subject.capabilities.coin_dtype)
-    findings = (f"{excluded} of {total:,} corrections have no part in the residual",)
-    return Outcome(tests=(test,), findings=findings if excluded else ())
+    dtype = evidence.subject.capabilities.coin_dtype
+    return Outcome(
+        tests=(support_test(excluded, total, dtype=dtype, excused=evidence.case.tolerance),)
+    )

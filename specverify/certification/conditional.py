@@ -21,8 +21,9 @@ def correction_distribution(
 
     Args:
         algorithm: one of `WITH_CORRECTION`.
-        p_path: float64 [N, i+1, V], the target's distributions after 0 to i accepted tokens.
-        q_path: float64 [N, i+1, V], the draft's.
+        p_path: float64 [N, i+1, V], the target's distributions after 0 to i accepted tokens; the
+            last of them is enough unless the algorithm is block.
+        q_path: float64 [N, i+1, V], the draft's, at the same places.
         accepted: integers [N, i], the accepted tokens.
 
     Returns:

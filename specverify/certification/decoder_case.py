@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 
 from specverify.decoding.scoring import TeacherForced
-from specverify.decoding.stopping import run_lengths
 from specverify.exact.prefix_tree import PrefixTree
 from specverify.models.protocol import LanguageModel
 from specverify.sampling.tally import Batch
 from specverify.settings import SamplingSettings
 from specverify.statistics.goodness import MINIMUM_EXPECTED
+from specverify.stopping import run_lengths
 from specverify.transforms.pipeline import Pipeline
 
-LOGIT_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
+LOGIT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 """How far a subject's logits may be off a fresh prefill's: float sums differ with their order, and
 a subject may work in float32 on what a float64 model returns."""
 COARSE_TOLERANCE = 5e-2

@@ -76,7 +76,9 @@ class DecoderEvidence:
     def _residual(self, prompt: int, prefixes: Counts, slack: float = 1.0) -> Array:
         """Closed form of the correction after each prefix, p multiplied by `slack`."""
         algorithm = self.subject.capabilities.algorithm or ""
-        paths = [prefixes[:, :depth] for depth in range(prefixes.shape[1] + 1)]
+        # Only block verification weighs the residual by what was accepted before.
+        first = 0 if algorithm == "block" else prefixes.shape[1]
+        paths = [prefixes[:, :depth] for depth in range(first, prefixes.shape[1] + 1)]
         p_path = np.stack([self.case.target_forced[prompt](path) for path in paths], 1)
         q_path = np.stack([self.case.draft_forced[prompt](path) for path in paths], 1)
         return correction_distribution(algorithm, slack * p_path, q_path, prefixes)

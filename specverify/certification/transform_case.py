@@ -55,9 +55,21 @@ class TransformCase:
     reference: str
     parameters: dict[str, Any]
 
-    def build_reference(self) -> Transform:
-        """The reference transform with these parameters."""
-        return REFERENCE[self.reference](**self.parameters)
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Real parameters, such as what probabilities are compared with."""
+        return {name: p for name, p in self.parameters.items() if isinstance(p, float)}
+
+    def build_reference(self, scaled: float = 1.0) -> Transform:
+        """The reference transform with these parameters, real ones multiplied by `scaled`.
+
+        One that is at most 1 stays so, since it may be a probability.
+        """
+        moved = {
+            name: min(value * scaled, 1.0) if value <= 1 else value * scaled
+            for name, value in self.thresholds.items()
+        }
+        return REFERENCE[self.reference](**self.parameters | moved)
 
 
 def transform_cases(reference: str | None) -> list[TransformCase]:
@@ -85,10 +97,10 @@ class Rows:
     histories: Tensor
     """long [B, T]."""
     logits: Tensor
-    """float64 [B, V]; a subject gets them rounded to float32."""
+    """float64 [B, V]."""
     exact: bool
-    """Whether ties and sums of probabilities are exact in float32 as well, so that decisions at
-    equality show a convention; on other rows rounding makes them."""
+    """Whether ties and sums of probabilities are exact in float64 and, rounded, in float32, so that
+    decisions at equality show a convention; on other rows rounding makes them."""
 
 
 def corpus(seed: int) -> dict[str, Rows]:
@@ -113,6 +125,7 @@ def corpus(seed: int) -> dict[str, Rows]:
     kinds = {
         "random": (random, False),
         "tied": (integers(4, ROWS, VOCAB_SIZE), True),
+        "two levels": (_two_levels(generator), True),
         "dyadic": (_dyadic(generator), True),
         "masked": (masked, False),
         "peaked": (random * 20, False),
@@ -120,6 +133,12 @@ def corpus(seed: int) -> dict[str, Rows]:
     return {
         kind: Rows(histories, logits.double(), exact) for kind, (logits, exact) in kinds.items()
     }
+
+
+def _two_levels(generator: Generator) -> Tensor:
+    """Half of the tokens at 4, half at 0: 0 lies 2 standard deviations below the largest."""
+    halves = 4 * (torch.arange(VOCAB_SIZE) % 2).expand(ROWS, -1)
+    return halves.gather(1, torch.rand(ROWS, VOCAB_SIZE, generator=generator).argsort(1))
 
 
 def _dyadic(generator: Generator) -> Tensor:

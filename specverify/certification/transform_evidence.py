@@ -1,15 +1,18 @@
 """What a transform made of the corpus, beside what the reference makes of it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
 from specverify.certification.sampled import derived_generator
-from specverify.certification.transform_case import TransformCase, corpus
+from specverify.certification.transform_case import Rows, TransformCase, corpus
+from specverify.errors import SubjectError
 from specverify.subjects.calling import build_transform, call_transform
+from specverify.subjects.guard import Call
 from specverify.subjects.protocols import Subject
-from specverify.transforms import Transform
+from specverify.subjects.protocols import Transform as SubjectTransform
 
 NUDGES = 24
 """Ways in which the logits of a row are nudged; each decides a near tie one way or the other."""
@@ -28,9 +31,10 @@ class Compared:
     expected: Tensor
     """float64 [B, V], what the reference makes of them."""
     observed: Tensor
-    """float64 [B, V], what the subject makes of them rounded to float32."""
+    """float64 [B, V], what the subject makes of them."""
     alternatives: Tensor
-    """float64 [NUDGES, B, V], what the reference makes of them nudged by as much as rounding may."""
+    """float64 [A, B, V], what the reference makes of them after nudges as small as rounding: of its
+    thresholds and, where exact rows do not need them left alone, of the logits."""
     exact: bool
     """See `transform_case.Rows`."""
 
@@ -57,33 +61,60 @@ def run_transform(
     reference = case.build_reference()
     results, findings = {}, {}
     for index, (kind, rows) in enumerate(corpus(seed).items()):
-        call = call_transform(
-            subject,
-            transform,
-            rows.histories,
-            rows.logits.float(),
-            generator=derived_generator(seed, case.id, 0),
-            time_limit=time_limit,
-        )
+        call = _call(subject, transform, rows, derived_generator(seed, case.id, 0), time_limit)
         findings.update(dict.fromkeys(call.findings))
         results[kind] = Compared(
             rows.logits,
             reference(rows.histories, rows.logits),
             call.value.double(),
-            _nudged(reference, rows.histories, rows.logits, derived_generator(seed, kind, index)),
+            _nudged(case, rows, derived_generator(seed, kind, index)),
             rows.exact,
         )
     return TransformEvidence(subject, case, results, tuple(findings))
 
 
-def _nudged(
-    reference: Transform, histories: Tensor, logits: Tensor, generator: Generator
-) -> Tensor:
-    size = ROUNDING * largest(logits).clamp(min=1.0)
-    nudges = [
-        torch.randint(2, logits.shape, generator=generator) * 2 * size - size for _ in range(NUDGES)
-    ]
-    return torch.stack([reference(histories, logits + nudge) for nudge in nudges])
+def _call(
+    subject: Subject, transform: SubjectTransform, rows: Rows, generator: Generator, limit: float
+) -> Call[Tensor]:
+    """Hand over float32 logits, exact ones in float64 first.
+
+    ln 2 rounded to float32 is dyadic only for those who compute in float32, and exact for the
+    others too if they round it themselves. Those who refuse float64 do compute in float32.
+    """
+    if rows.exact:
+        with suppress(SubjectError):
+            return call_transform(
+                subject,
+                transform,
+                rows.histories,
+                rows.logits,
+                generator=generator,
+                time_limit=limit,
+            )
+    return call_transform(
+        subject,
+        transform,
+        rows.histories,
+        rows.logits.float(),
+        generator=generator,
+        time_limit=limit,
+    )
+
+
+def _nudged(case: TransformCase, rows: Rows, generator: Generator) -> Tensor:
+    logits = rows.logits
+    results = []
+    if case.thresholds:
+        # Sums over tokens that tie change with no nudge of the logits.
+        for factor in (1 - ROUNDING, 1 + ROUNDING):
+            results.append(case.build_reference(scaled=factor)(rows.histories, logits))
+    if not (rows.exact and case.thresholds):
+        reference = case.build_reference()
+        size = ROUNDING * largest(logits).clamp(min=1.0)
+        for _ in range(NUDGES):
+            signs = torch.randint(2, logits.shape, generator=generator) * 2 - 1
+            results.append(reference(rows.histories, logits + signs * size))
+    return torch.stack(results)
 
 
 def largest(logits: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """What a run returns: tokens, why each row ended, and what it cost."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
-FinishReason = Literal["stop_token", "stop_sequence", "length"]
+from specverify.stopping import FinishReason
 
 
 @dataclass

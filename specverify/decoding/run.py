@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from specverify.decoding.output import Counters, DecoderOutput
-from specverify.decoding.stopping import REASONS
 from specverify.drafting.protocol import DraftSession, Histories
 from specverify.models.protocol import Session
+from specverify.stopping import REASONS
 
 
 @dataclass
@@ -113,8 +113,9 @@ class Recorder:
         width = int(emitted.max())
         index = torch.arange(width, device=emitted.device)
         positions = histories.prompt_lengths[:, None] + index
-        tokens = histories.tokens.gather(1, positions)
-        tokens = torch.where(index < emitted[:, None], tokens, -1)
+        # A row with a long prompt that ended early has no column for as many tokens as the others.
+        held = histories.tokens.gather(1, positions.clamp(max=histories.tokens.shape[1] - 1))
+        tokens = torch.where(index < emitted[:, None], held, -1)
         passes = run.passes()
         self.counters.target_passes = passes[0] - self._passes_before[0]
         self.counters.draft_passes = passes[1] - self._passes_before[1]

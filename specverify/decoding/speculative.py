@@ -11,13 +11,13 @@ from torch import Generator, Tensor
 
 from specverify.decoding.output import DecoderOutput
 from specverify.decoding.run import Recorder, Run
-from specverify.decoding.stopping import stop_codes
 from specverify.drafting.protocol import DraftBlock, Drafter, Histories
 from specverify.drafting.schedule import Fixed, Schedule
 from specverify.errors import UsageError
 from specverify.models.pairing import check_rollable
 from specverify.models.protocol import LanguageModel
 from specverify.settings import SamplingSettings
+from specverify.stopping import stop_codes
 from specverify.transforms.pipeline import Pipeline
 from specverify.verification import TOKEN
 from specverify.verification.protocol import Verification, Verified

@@ -59,7 +59,6 @@ class DraftModelSession:
     def __init__(
         self, session: Session, window: int | None, confidence_threshold: float | None
     ) -> None:
-        self.passes = session.passes
         self._session = session
         self._window = window
         self._confidence_threshold = confidence_threshold
@@ -72,11 +71,14 @@ class DraftModelSession:
             # A block of n tokens makes the model hold the committed tokens and n - 1 of its own.
             room = (self._window + 1 - histories.lengths).clamp(min=0)
             limits = torch.minimum(limits, room)
-        block = sample_block(
+        return sample_block(
             self._session, histories, limits, pipeline, generator, self._confidence_threshold
         )
-        self.passes = self._session.passes
-        return block
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of the draft model so far."""
+        return self._session.passes
 
     def commit(self, lengths: Tensor) -> None:
         """Roll the cache back to what is still valid."""

@@ -66,8 +66,10 @@ class Histories:
 class DraftSession(Protocol):
     """Drafting state for one batch of rows."""
 
-    passes: int
-    """Forward passes of a draft model so far; 0 for drafters that use none."""
+    @property
+    def passes(self) -> int:
+        """Forward passes of a draft model so far; 0 for drafters that use none."""
+        ...
 
     def propose(
         self, histories: Histories, limits: Tensor, pipeline: Pipeline, generator: Generator

@@ -55,18 +55,23 @@ class MappedSession:
     def __init__(self, model: MappedModel, session: Session) -> None:
         self.model = model
         self.session = session
-        self.lengths = session.lengths
-        self.passes = session.passes
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens held per row, long [B]."""
+        return self.session.lengths
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of the draft."""
+        return self.session.passes
 
     def extend(self, tokens: Tensor, counts: Tensor | None = None) -> Tensor:
         """Read a block per row and return logits [B, n, V] (see `Session.extend`)."""
         model = self.model
         check_block(tokens, counts, self.lengths, model.vocab_size, model.window)
-        logits = model.to_target(self.session.extend(model.to_draft(tokens), counts))
-        self.lengths, self.passes = self.session.lengths, self.session.passes
-        return logits
+        return model.to_target(self.session.extend(model.to_draft(tokens), counts))
 
     def roll_back(self, lengths: Tensor) -> None:
         """Forget all but the first `lengths[b]` tokens of each row."""
         self.session.roll_back(lengths)
-        self.lengths = self.session.lengths

@@ -13,11 +13,15 @@ class Session(Protocol):
     Row `b` holds its first `lengths[b]` tokens; rows differ in length. Padding is never counted.
     """
 
-    lengths: Tensor
-    """Tokens held per row, long, shape [B]."""
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens held per row, long, shape [B]."""
+        ...
 
-    passes: int
-    """Forward passes of the model made by this session so far."""
+    @property
+    def passes(self) -> int:
+        """Forward passes of the model made by this session so far."""
+        ...
 
     def extend(self, tokens: Tensor, counts: Tensor | None = None) -> Tensor:
         """Read a block of tokens and return the logits after each of them.
@@ -49,14 +53,20 @@ class Session(Protocol):
 class LanguageModel(Protocol):
     """A causal language model over token ids 0 to `vocab_size - 1`."""
 
-    vocab_size: int
-    """Width of the logits."""
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        ...
 
-    window: int | None
-    """Most tokens a row can hold, None if unbounded."""
+    @property
+    def window(self) -> int | None:
+        """Most tokens a row can hold, None if unbounded."""
+        ...
 
-    vocabulary: Vocabulary | None
-    """The strings behind the ids, None for models that are defined on ids alone."""
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The strings behind the ids, None for models that are defined on ids alone."""
+        ...
 
     def start(self, prompt_ids: Tensor, attention_mask: Tensor | None = None) -> Session:
         """Open a session that holds all but the last token of every prompt.

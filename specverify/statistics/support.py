@@ -35,7 +35,7 @@ def floor_rate(dtype: str) -> float:
     return TESTS_A_TOKEN * ZERO_COIN[dtype]
 
 
-def support_test(hits: int, n: int, *, dtype: str = "float32") -> TestResult:
+def support_test(hits: int, n: int, *, dtype: str = "float32", excused: float = 0.0) -> TestResult:
     """Test the hypothesis that impossible tokens occur at most at the floor rate of the coins.
 
     p = P(H >= hits), H ~ Binomial(n, rho), = I_rho(hits, n - hits + 1), the regularised incomplete
@@ -48,13 +48,17 @@ def support_test(hits: int, n: int, *, dtype: str = "float32") -> TestResult:
         hits: tokens emitted whose expected probability was exactly 0.
         n: tokens examined.
         dtype: of the uniforms the implementation draws: float64, float32, float16 or bfloat16.
+        excused: rate of hits that something else than coins explains, added to the floor.
 
     Raises:
-        UsageError: not 0 <= hits <= n, or an unknown dtype.
+        UsageError: not 0 <= hits <= n, an unknown dtype, or `excused` outside [0, 1).
     """
     if not 0 <= hits <= n:
         raise UsageError(f"hits must lie between 0 and n, got hits={hits}, n={n}")
-    p_value = 1.0 if hits == 0 else float(betainc(hits, n - hits + 1, floor_rate(dtype)))
+    if not 0 <= excused < 1:
+        raise UsageError(f"excused must lie in [0, 1), got {excused}")
+    rho = floor_rate(dtype) + excused
+    p_value = 1.0 if hits == 0 else float(betainc(hits, n - hits + 1, rho))
     return TestResult("support", float(hits), 0, p_value, n, 1, 1, hits)
 
 

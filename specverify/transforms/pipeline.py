@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from specverify.settings import SamplingSettings
+from specverify.stopping import stop_codes
 from specverify.transforms.assembly import Context, assemble, depends_on_prompt_length
 from specverify.transforms.base import IMPOSSIBLE, Transform
 from specverify.transforms.chain import Chain
@@ -204,19 +205,11 @@ class Pipeline:
 
     def _endings(self, tokens: Tensor, prompt_lengths: Tensor) -> Tensor:
         """Whether the stopping rules end a run with the token at each index, bool [B, W]."""
-        s = self.settings
-        emitted = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
-        emitted = emitted - prompt_lengths.unsqueeze(-1)
-        ends = torch.isin(tokens, tokens.new_tensor(s.stop_token_ids))
-        ends |= emitted >= s.max_new_tokens
-        for sequence in s.stop_sequences:
-            if len(sequence) <= tokens.shape[1]:
-                windows = tokens.unfold(1, len(sequence), 1)
-                complete = (windows == windows.new_tensor(sequence)).all(-1)
-                out = emitted[:, len(sequence) - 1 :]
-                complete &= (out >= len(sequence)) & (out > s.min_new_tokens)
-                ends[:, len(sequence) - 1 :] |= complete
-        return ends & (emitted > 0)
+        width = tokens.shape[1]
+        starts = torch.zeros_like(prompt_lengths)
+        codes = stop_codes(tokens, prompt_lengths, starts, width, self.settings)
+        emitted = torch.arange(width, device=tokens.device) >= prompt_lengths.unsqueeze(-1)
+        return (codes != 0) & emitted
 
 
 def _lengths(starts: Tensor, counts: Tensor, n: int) -> list[int]:

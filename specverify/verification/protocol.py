@@ -24,8 +24,10 @@ class Verification(Protocol):
     one-hot rows, and never emit a token with target probability 0.
     """
 
-    name: str
-    """Algorithm name as subjects declare it: greedy, token, block, match."""
+    @property
+    def name(self) -> str:
+        """Algorithm name as subjects declare it: greedy, token, block, match."""
+        ...
 
     def __call__(
         self,

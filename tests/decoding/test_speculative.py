@@ -7,7 +7,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specverify.decoding.scoring import TeacherForced
 from specverify.decoding.speculative import SpeculativeDecoder
-from specverify.decoding.stopping import run_lengths
 from specverify.drafting.draft_model import DraftModel
 from specverify.drafting.early_exit import EarlyExitDrafter
 from specverify.drafting.prompt_lookup import PromptLookup
@@ -19,6 +18,7 @@ from specverify.models.table import TableModel
 from specverify.models.transformers_model import TransformersModel
 from specverify.models.vocabulary import Vocabulary
 from specverify.settings import SamplingSettings
+from specverify.stopping import run_lengths
 from specverify.verification import BLOCK, GREEDY, MATCH, TOKEN
 
 PROMPTS = ((3,), (0, 4), (4, 1, 4, 2))

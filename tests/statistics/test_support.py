@@ -30,6 +30,13 @@ def test_p_value_is_the_binomial_survival(hits, dtype, bits):
     assert (result.statistic, result.impossible, result.n) == (hits, hits, 1500)
 
 
+def test_excused_hits_add_to_the_floor():
+    result = support_test(3, 1500, excused=1e-3)
+    assert result.p_value == pytest.approx(stats.binom.sf(2, 1500, 1e-3 + floor_rate("float32")))
+    with pytest.raises(UsageError, match=r"excused must lie in \[0, 1\), got 1\.5"):
+        support_test(3, 1500, excused=1.5)
+
+
 def test_no_hits_is_no_evidence():
     assert support_test(0, 10**9).p_value == 1.0
     assert support_test(0, 0).p_value == 1.0

@@ -9,12 +9,14 @@ emitted:
 - `max_new_tokens` are out.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from specverify.decoding.output import FinishReason
 from specverify.settings import SamplingSettings
 
+FinishReason = Literal["stop_token", "stop_sequence", "length"]
 REASONS: tuple[FinishReason, ...] = ("stop_token", "stop_sequence", "length")
 
 

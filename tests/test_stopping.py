@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from specverify.decoding.stopping import REASONS, run_lengths, stop_codes
 from specverify.settings import SamplingSettings
+from specverify.stopping import REASONS, run_lengths, stop_codes
 
 
 def required(emitted: list[int], **settings: object) -> tuple[int, str | None]:

@@ -1,0 +1,21 @@
+import pytest
+
+from specverify.certification.profiles import PROFILES, ROWS, profile_named
+from specverify.errors import UsageError
+
+
+def test_what_the_first_certificate_promises():
+    """2,000,000 toy tokens and 200,000 of a trained pair, by the quickest profile."""
+    assert profile_named("quick").tokens["table"] >= 2_000_000
+    assert profile_named("quick").tokens["batch"] >= 200_000
+
+
+def test_each_profile_asks_for_more_than_the_one_before():
+    for speed in ROWS:
+        amounts = [profile.tokens[speed] for profile in PROFILES.values()]
+        assert amounts == sorted(set(amounts))
+
+
+def test_an_unknown_profile():
+    with pytest.raises(UsageError, match=r"unknown profile 'fast'.*quick, standard, thorough"):
+        profile_named("fast")

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from specverify.certification import judge
 from specverify.certification.certificate import Decision, TestRecord
-from specverify.certification.judge import case_verdict, test_records
 from specverify.certification.registry import Outcome, Property
 from specverify.certification.verdict import Verdict
 from specverify.statistics.budget import Budget
@@ -22,7 +22,7 @@ def result(name: str, p_value: float, df: int = 3) -> TestResult:
 
 
 def records(outcome: Outcome) -> list[TestRecord]:
-    return test_records(PROPERTY, outcome, BUDGET, "sampled")
+    return judge.test_records(PROPERTY, outcome, BUDGET, "sampled")
 
 
 def pair(chi: float, g: float, df: int = 3) -> tuple[TestResult, TestResult]:
@@ -96,7 +96,7 @@ DECISIONS: dict[Decision, Verdict] = {
 }
 
 
-@pytest.mark.parametrize("decisions", itertools.permutations(DECISIONS, 2))
+@pytest.mark.parametrize("decisions", [*itertools.permutations(DECISIONS, 2)])
 def test_the_worst_decision_gives_the_verdict(decisions: tuple[Decision, Decision]) -> None:
     made = [
         TestRecord(
@@ -108,7 +108,7 @@ def test_the_worst_decision_gives_the_verdict(decisions: tuple[Decision, Decisio
         )
         for decision in decisions
     ]
-    verdict, reason = case_verdict(made)
+    verdict, reason = judge.case_verdict(made)
     assert verdict == DECISIONS[min(decisions, key=list(DECISIONS).index)]
     expected = {
         "violated": "violated: p.violated",
@@ -119,4 +119,4 @@ def test_the_worst_decision_gives_the_verdict(decisions: tuple[Decision, Decisio
 
 
 def test_nothing_checked_is_nothing_shown() -> None:
-    assert case_verdict([]) == ("inconclusive", "nothing was checked")
+    assert judge.case_verdict([]) == ("inconclusive", "nothing was checked")

@@ -1,0 +1,168 @@
+"""Plans: cases, amounts, and requests refused before any call of the subject."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specverify.certification.plan import Plan, pair_presets, plan_decoder
+from specverify.certification.profiles import PROFILES, ROWS
+from specverify.errors import SettingsError, UsageError
+from specverify.models.pairs import Pair, load_pair
+from specverify.settings import SamplingSettings
+from specverify.subjects.protocols import Subject
+from specverify.subjects.reference import GREEDY
+
+PLAIN = {"plain": SamplingSettings()}
+
+
+def plan(subject: Subject, pair: Pair, settings=None, **options: Any) -> Plan:
+    values: dict[str, Any] = {
+        "profile": "quick",
+        "num_draft_tokens": None,
+        "tokens": None,
+        "time_limit": 60.0,
+    }
+    return plan_decoder(subject, pair, settings, **values | options)
+
+
+def never(*_: Any) -> None:
+    pytest.fail("the subject was called")
+
+
+def test_the_presets_are_the_cases_when_none_are_named(decoder, pair):
+    made = plan(decoder(never), pair)
+    assert [p.case.id for p in made.cases] == list(
+        pair_presets(pair, pair.open("language_model")[0])
+    )
+    assert made.dtype == "float64"
+    assert made.left_out == ()
+    for planned in made.cases:
+        assert planned.case.length == pair.num_draft_tokens + 2
+        assert planned.case.num_draft_tokens == pair.num_draft_tokens
+        assert planned.rows == ROWS["table"]
+
+
+def test_tokens_are_shared_by_the_cases(decoder, pair):
+    made = plan(decoder(never), pair, tokens=10_000)
+    planned = [p.case.runs * p.case.length for p in made.cases]
+    assert sum(planned) == pytest.approx(10_000, rel=0.01)
+    assert len(set(planned)) == 1
+
+
+@pytest.mark.parametrize(("capabilities", "speed"), [({}, "table"), ({"batch": False}, "single")])
+def test_a_profile_asks_for_what_the_subject_can_do(decoder, pair, capabilities, speed):
+    made = plan(decoder(never, **capabilities), pair, PLAIN)
+    (planned,) = made.cases
+    assert planned.rows == ROWS[speed]
+    tokens = planned.case.runs * planned.case.length
+    assert tokens == pytest.approx(PROFILES["quick"].tokens[speed], rel=0.01)
+
+
+def test_runs_are_cut_but_not_beyond_the_settings_own_limit(decoder, pair):
+    settings = {
+        "short": SamplingSettings(max_new_tokens=2),
+        "long": SamplingSettings(max_new_tokens=500, min_new_tokens=30, stop_token_ids=(1,)),
+    }
+    short, long = (p.case.settings for p in plan(decoder(never), pair, settings).cases)
+    assert (short.max_new_tokens, short.min_new_tokens) == (2, 0)
+    assert (long.max_new_tokens, long.min_new_tokens) == (4, 4)
+    assert SamplingSettings(**long.model_dump()) == long
+
+
+def test_settings_not_honoured_are_named(decoder, pair):
+    (planned,) = plan(
+        decoder(never, settings=frozenset({"top_k"})),
+        pair,
+        {"mine": SamplingSettings(top_k=2, top_p=0.5, temperature=0.5)},
+    ).cases
+    assert planned.dropped == ("top_p",)
+    assert planned.case.settings.top_p is None
+    assert (planned.case.settings.top_k, planned.case.settings.temperature) == (2, 0.5)
+
+
+class TestGreedy:
+    def test_gets_the_greedy_settings_and_the_others_are_named(self, decoder, pair):
+        made = plan(decoder(never, algorithm="greedy"), pair)
+        assert [p.case.id for p in made.cases] == ["greedy"]
+        assert made.left_out == ("plain", "filtered", "history", "stopping")
+
+    def test_is_refused_any_other(self, decoder, pair):
+        message = r"'mine' declares the greedy algorithm.*\(plain\).*--settings greedy"
+        with pytest.raises(UsageError, match=message):
+            plan(decoder(never, algorithm="greedy"), pair, PLAIN)
+
+    def test_settings_go_to_all_others(self, decoder, pair):
+        made = plan(decoder(never), pair, {"greedy": SamplingSettings(temperature=0.0)})
+        assert [p.case.id for p in made.cases] == ["greedy"]
+
+    def test_the_built_in_one(self, pair):
+        assert plan(GREEDY, pair).left_out
+
+
+class TestModels:
+    def test_a_subject_of_transformers_models_gets_them(self, decoder):
+        toy = load_pair("toy")
+        (planned,) = plan(decoder(never, models=frozenset({"transformers"})), toy, PLAIN).cases
+        assert planned.rows == ROWS["batch"]
+
+    def test_a_rule_runs_in_the_loop_over_specverifys_own(self, rule, pair):
+        (planned,) = plan(rule(never, batch=False), pair, PLAIN).cases
+        assert planned.rows == ROWS["table"]
+
+    def test_a_pair_without_such_models_is_refused(self, decoder, pair):
+        message = r"'mine' takes transformers models, pair 'small' offers language_model"
+        with pytest.raises(UsageError, match=message):
+            plan(decoder(never, models=frozenset({"transformers"})), pair)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_draft_tokens": 0}, r"num_draft_tokens=0.*at least 1"),
+            ({"num_draft_tokens": -3}, r"num_draft_tokens=-3"),
+            ({"tokens": 0}, r"tokens=0.*at least 1"),
+            ({"profile": "fast"}, r"unknown profile 'fast'"),
+            ({"profile": "fast", "tokens": 100}, r"unknown profile 'fast'"),
+        ],
+    )
+    def test_options_out_of_range(self, decoder, pair, options, message):
+        with pytest.raises(UsageError, match=message):
+            plan(decoder(never), pair, PLAIN, **options)
+
+    def test_a_window_too_small(self, decoder, windowed):
+        assert plan(decoder(never), windowed, PLAIN).cases
+        message = r"has 3 tokens and a run 7, but the target's window holds 9; lower"
+        with pytest.raises(UsageError, match=message):
+            plan(decoder(never), windowed, PLAIN, num_draft_tokens=5)
+
+    def test_a_token_the_pair_does_not_have(self, decoder, pair):
+        settings = {"mine": SamplingSettings(stop_token_ids=(9,))}
+        with pytest.raises(SettingsError, match=r"stop_token_ids names token id 9.*4 entries"):
+            plan(decoder(never), pair, settings)
+
+
+class TestPairPresets:
+    def test_without_a_vocabulary_the_last_id_ends_a_run(self, pair):
+        target, _ = pair.open("language_model")
+        stopping = pair_presets(pair, target)["stopping"]
+        assert stopping.stop_token_ids == (3,)
+        (sequence,) = stopping.stop_sequences
+        assert len(sequence) == 2
+        assert 3 not in sequence
+
+    def test_a_vocabulary_names_its_own(self, pair):
+        trained = load_pair("trained")
+        target, _ = trained.open("language_model")
+        vocabulary = trained.vocabularies[0]
+        assert vocabulary is not None
+        (stop,) = pair_presets(trained, target)["stopping"].stop_token_ids
+        assert stop == vocabulary.special_tokens["eos_token"]
+
+    def test_of_one_token(self, pair):
+        from specverify.models.table import TableModel
+
+        tiny = TableModel.random(1, 1, seed=0)
+        single = replace(pair, prompts=((0,),), load=lambda _: (tiny, tiny))
+        assert pair_presets(single, tiny)["stopping"].stop_sequences == ((0, 0),)

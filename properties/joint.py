@@ -25,16 +25,16 @@ def first_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
     Error rate: chi-squared and G, each at the share it is given. The bound on the total variation
     (mean over prompts) fails with probability at most `alpha`.
     """
-    counts, laws = evidence.first_tokens()
-    bound = tv_upper_bound(counts, laws, alpha).bound
+    strata = evidence.first_tokens()
+    bound = tv_upper_bound(strata.counts, strata.laws, alpha).bound
     missing = None
     if bound > TV_LIMIT:
-        runs = samples_needed(laws, TV_LIMIT, alpha)
+        runs = samples_needed(strata.laws, TV_LIMIT, alpha)
         missing = (
             f"the bound on the first token's TV is {bound:.4f}, above {TV_LIMIT}; about "
             f"{runs * evidence.tokens / evidence.runs:,.0f} tokens per setting would reach it"
         )
-    return replace(compare((counts, laws)), tv_bound=bound, missing=missing)
+    return replace(compare(strata), tv_bound=bound, missing=missing)
 
 
 @register("joint.stopped_run", kinds=GENERATING, tests=2)

@@ -81,30 +81,31 @@ class DecoderCase:
         """Distribution of the first token after a prompt, [V]."""
         return self.target_forced[prompt](np.zeros((1, 0), np.int64))[0]
 
-    def judge(
-        self,
-        prompt: int,
-        tokens: torch.Tensor,
-        accepted: torch.Tensor | None,
-        drafted: torch.Tensor | None,
-    ) -> Batch:
-        """Compare runs of one prompt, long [N, L], with what the settings allow."""
+    def judge(self, prompt: int, tokens: torch.Tensor) -> tuple[Batch, torch.Tensor]:
+        """Compare runs of one prompt, long [N, L], with what the settings allow.
+
+        Returns:
+            The runs as they are tallied, and the target's distributions along them, float64
+            [N, min(L, length), V].
+        """
         required, _ = run_lengths(tokens, self.settings)
         # What follows the length limit is wrong anyway, and may not fit in the target's window.
         within = tokens[:, : self.length]
-        return Batch(
+        probs = self.target_forced[prompt].along(within)
+        batch = Batch(
             tokens=tokens.numpy(),
             required_lengths=required.numpy(),
-            impossible=self._impossible(prompt, within).numpy(),
-            accepted=None if accepted is None else accepted.numpy(),
-            drafted=None if drafted is None else drafted.numpy(),
+            impossible=self._impossible(prompt, within, probs).numpy(),
         )
+        return batch, probs
 
     def _ends(self, prefixes: NDArray[np.int64]) -> NDArray[np.bool_]:
         required, _ = run_lengths(torch.from_numpy(np.ascontiguousarray(prefixes)), self.settings)
         return required.numpy() == prefixes.shape[1]
 
-    def _impossible(self, prompt: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _impossible(
+        self, prompt: int, tokens: torch.Tensor, probs: torch.Tensor
+    ) -> torch.Tensor:
         """Tokens [N, L] of probability 0, near ties of the truncation rules excepted.
 
         A truncation keeps or drops a token by comparing logits or sums of probabilities, and two
@@ -112,14 +113,16 @@ class DecoderCase:
         it stays so when its own logit is raised or lowered by the tolerance, and the masses that
         are kept grow by as much.
         """
-        impossible = self.target_forced[prompt].zero_probability(tokens)
+        emitted = tokens >= 0
+        own = probs.gather(2, tokens.clamp(min=0)[:, :, None]).squeeze(2)
+        impossible = emitted & (own == 0)
         suspects = impossible.any(1)
         if bool(suspects.any()):
             forced = TeacherForced(
                 self.target, self.prompts[prompt], self._relaxed_settings, self.rows
             )
             for shift in (self.tolerance, -self.tolerance):
-                impossible[suspects] &= forced.zero_probability(tokens[suspects], raised_by=shift)
+                impossible[suspects] &= forced.of_emitted(tokens[suspects], shift) == 0
         return impossible
 
     @property

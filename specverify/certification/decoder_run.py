@@ -102,11 +102,7 @@ def _judge(
 
 def _counters(evidence: DecoderEvidence) -> dict[str, Any]:
     """Draft tokens accepted in the first round, where the subject reports them."""
-    accepted: dict[int, int] = {}
-    for tally in evidence.tallies:
-        for count, runs in tally.first_round_accepted.items():
-            accepted[count] = accepted.get(count, 0) + runs
+    accepted = evidence.first_rounds.accepted
     if not accepted:
         return {}
-    first = {str(count): accepted[count] for count in sorted(accepted)}
-    return {"first_round_accepted": first}
+    return {"first_round_accepted": {str(count): accepted[count] for count in sorted(accepted)}}

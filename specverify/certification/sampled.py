@@ -10,13 +10,18 @@ from torch import Generator, Tensor
 
 from specverify.certification.decoder_case import DecoderCase
 from specverify.certification.decoder_evidence import DecoderEvidence
+from specverify.certification.round_ends import count_first_rounds, new_first_rounds
 from specverify.decoding.output import DecoderOutput
+from specverify.sampling.first_rounds import FirstRounds
 from specverify.sampling.tally import Tally
 from specverify.subjects.guard import Call
 from specverify.subjects.protocols import Subject
 
 Generate = Callable[[Tensor, Tensor, Generator], Call[DecoderOutput]]
 """Prompts [B, T], attention mask [B, T] and a generator to runs, checked for shape and range."""
+
+_ENTRIES = 1 << 22
+"""Probabilities computed at once."""
 
 
 @dataclass
@@ -34,11 +39,13 @@ class DecoderSampler:
     """Rows per call."""
     seed: int
     tallies: tuple[Tally, ...] = field(init=False)
+    first_rounds: FirstRounds = field(init=False)
     findings: dict[str, None] = field(default_factory=dict)
     """Remarks of the calls, each once, in order of appearance."""
 
     def __post_init__(self) -> None:
         self.tallies = tuple(Tally(tree) for tree in self.case.trees)
+        self.first_rounds = new_first_rounds(self.case)
 
     def run(self, progress: Callable[[int], None]) -> None:
         """Sample; `progress` is told the number of runs done after each call.
@@ -59,7 +66,7 @@ class DecoderSampler:
 
     def evidence(self) -> DecoderEvidence:
         """What has been tallied so far."""
-        return DecoderEvidence(self.subject, self.case, self.tallies)
+        return DecoderEvidence(self.subject, self.case, self.tallies, self.first_rounds)
 
     def _call(self, prompts: np.ndarray, call: int) -> DecoderOutput:
         prompt_ids, attention_mask = _left_padded([self.case.prompts[i] for i in prompts])
@@ -69,24 +76,29 @@ class DecoderSampler:
         return result.value
 
     def _tally(self, prompts: np.ndarray, output: DecoderOutput) -> None:
-        accepted = _first_round(output.accepted)
-        drafted = _first_round(output.drafted)
-        if accepted is not None and drafted is None:
-            # Fewer may have been offered, near the length limit or by a schedule, so only full
-            # acceptance is certain.
-            most = self.case.num_draft_tokens
-            drafted = torch.where(accepted == most, most, -1)
+        accepted, drafted = _first_round(output.accepted), _first_round(output.drafted)
+        algorithm = self.subject.capabilities.algorithm
         for index, tally in enumerate(self.tallies):
-            rows = torch.from_numpy(np.flatnonzero(prompts == index))
-            if len(rows):
-                tally.add(
-                    self.case.judge(
+            for rows in torch.from_numpy(np.flatnonzero(prompts == index)).split(self._chunk):
+                tokens = output.tokens[rows]
+                batch, probs = self.case.judge(index, tokens)
+                tally.add(batch)
+                if accepted is not None:
+                    count_first_rounds(
+                        self.first_rounds,
+                        self.case,
+                        algorithm,
                         index,
-                        output.tokens[rows],
-                        None if accepted is None else accepted[rows],
+                        tokens,
+                        probs,
+                        accepted[rows],
                         None if drafted is None else drafted[rows],
                     )
-                )
+
+    @property
+    def _chunk(self) -> int:
+        """Runs judged at once: their distributions are the largest thing held in memory."""
+        return max(1, _ENTRIES // (self.case.length * self.case.target.vocab_size))
 
 
 def derived_generator(seed: int, case: str, call: int) -> Generator:

@@ -1,5 +1,7 @@
 """Counts against distributions: the two tests every comparison reports, and where it hurts."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,33 +13,36 @@ from specverify.statistics.goodness import chi_squared, g_test
 SHOWN = 5
 
 
-def compare(strata: tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]) -> Outcome:
-    """Chi-squared and G of observed counts against expected distributions, by stratum.
+@dataclass(frozen=True)
+class Strata:
+    """Observed counts and expected distributions, one array of cells a stratum."""
 
-    Args:
-        strata: counts and probabilities, one array of cells a stratum.
-    """
-    counts, laws = strata
-    if not counts:
+    counts: list[NDArray[np.int64]]
+    laws: list[NDArray[np.float64]]
+    label: Callable[[int, int], str]
+    """What a cell of a stratum stands for, in words."""
+
+
+def compare(strata: Strata) -> Outcome:
+    """Chi-squared and G of observed counts against expected distributions."""
+    if not strata.counts:
         return Outcome(not_applicable="no run shows such a token")
     return Outcome(
-        tests=(chi_squared(counts, laws), g_test(counts, laws)),
-        details={"worst": worst_cells(counts, laws)},
+        tests=(chi_squared(strata.counts, strata.laws), g_test(strata.counts, strata.laws)),
+        details={"worst": worst_cells(strata)},
     )
 
 
-def worst_cells(
-    counts: list[NDArray[np.int64]], laws: list[NDArray[np.float64]]
-) -> list[dict[str, Any]]:
+def worst_cells(strata: Strata) -> list[dict[str, Any]]:
     """The cells furthest from their expected count, in standard deviations.
 
     Returns:
-        For each its stratum and cell index, the observed and the expected count.
+        For each its stratum and cell index, what it stands for, the observed and the expected
+        count.
     """
     found = []
-    for stratum, (observed, law) in enumerate(zip(counts, laws, strict=True)):
-        n = observed.sum()
-        expected = n * law
+    for stratum, (observed, law) in enumerate(zip(strata.counts, strata.laws, strict=True)):
+        expected = observed.sum() * law
         deviation = np.abs(observed - expected) / np.sqrt(np.maximum(expected * (1 - law), 1.0))
         for cell in np.argsort(-deviation, kind="stable")[:SHOWN]:
             found.append((float(deviation[cell]), stratum, int(cell)))
@@ -46,8 +51,9 @@ def worst_cells(
         {
             "stratum": stratum,
             "cell": cell,
-            "observed": int(counts[stratum][cell]),
-            "expected": round(float(counts[stratum].sum() * laws[stratum][cell]), 2),
+            "label": strata.label(stratum, cell),
+            "observed": int(strata.counts[stratum][cell]),
+            "expected": round(float(strata.counts[stratum].sum() * strata.laws[stratum][cell]), 2),
         }
         for _, stratum, cell in found[:SHOWN]
     ]

@@ -65,21 +65,22 @@ class TeacherForced:
         """
         return torch.cat([self._along(chunk, 0.0) for chunk in emitted.split(self.rows)])
 
-    def zero_probability(self, emitted: Tensor, raised_by: float = 0.0) -> Tensor:
-        """Find tokens the target cannot emit.
+    def of_emitted(self, emitted: Tensor, raised_by: float = 0.0) -> Tensor:
+        """Probabilities of the tokens themselves.
 
         Args:
             emitted: long [N, L], padded right with -1.
             raised_by: added to the raw logit of each emitted token beforehand.
 
         Returns:
-            bool [N, L], False on padding.
+            float64 [N, L], unspecified on padding.
         """
-        zero = [
-            self._along(chunk, raised_by).gather(2, chunk.clamp(min=0)[:, :, None]).squeeze(2) == 0
-            for chunk in emitted.split(self.rows)
-        ]
-        return torch.cat(zero) & (emitted >= 0)
+        return torch.cat(
+            [
+                self._along(chunk, raised_by).gather(2, chunk.clamp(min=0)[:, :, None]).squeeze(2)
+                for chunk in emitted.split(self.rows)
+            ]
+        )
 
     def _last(self, prefixes: Tensor) -> np.ndarray:
         tokens = torch.cat([self.prompt.expand(len(prefixes), -1), prefixes], 1)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specverify.exact.prefix_tree import PrefixTree
-from specverify.exact.tree_walk import nodes_at
 
 Ints = NDArray[np.int64]
 
@@ -25,10 +24,6 @@ class Batch:
     """[N] tokens after which the settings end the run, 0 where nothing emitted ends it."""
     impossible: NDArray[np.bool_]
     """[N, L] tokens whose probability under the target is 0."""
-    accepted: Ints | None = None
-    """[N] draft tokens accepted in the first round, where the subject reports it."""
-    drafted: Ints | None = None
-    """[N] draft tokens offered in the first round, -1 where that is unknown."""
 
 
 @dataclass
@@ -42,24 +37,15 @@ class Tally:
     """[V] first tokens."""
     cells: Ints = field(init=False)
     """[C] runs by leaf of the tree; runs that left it or ended wrongly are counted elsewhere."""
-    corrections: Ints = field(init=False)
-    """[nodes, V] the token after a rejection in the first round, by the node it was drawn at."""
-    bonuses: Ints = field(init=False)
-    """[nodes, V] the token after full acceptance of the first block."""
     impossible: int = 0
     impossible_example: list[int] | None = None
     """The first run with an impossible token, up to that token."""
     wrong_ends: int = 0
     wrong_end_example: list[int] | None = None
-    first_round_accepted: dict[int, int] = field(default_factory=dict)
-    """Runs by draft tokens accepted in the first round."""
 
     def __post_init__(self) -> None:
-        nodes, vocab_size = self.tree.children.shape
-        self.first = np.zeros(vocab_size, np.int64)
+        self.first = np.zeros(self.tree.vocab_size, np.int64)
         self.cells = np.zeros(len(self.tree.leaf_probabilities()), np.int64)
-        self.corrections = np.zeros((nodes, vocab_size), np.int64)
-        self.bonuses = np.zeros((nodes, vocab_size), np.int64)
 
     def add(self, batch: Batch) -> None:
         """Count a batch of runs."""
@@ -77,8 +63,6 @@ class Tally:
                 self.wrong_end_example = tokens[row, : lengths[row]].tolist()
         cells = self.tree.locate(tokens[~wrong])
         self.cells += np.bincount(cells[cells >= 0], minlength=len(self.cells))
-        if batch.accepted is not None and batch.drafted is not None:
-            self._count_first_round(tokens, lengths, batch.accepted, batch.drafted)
 
     def _count_impossible(self, batch: Batch) -> None:
         self.impossible += int(batch.impossible.sum())
@@ -87,19 +71,3 @@ class Tally:
             row = int(rows.argmax())
             end = int(batch.impossible[row].argmax()) + 1
             self.impossible_example = batch.tokens[row, :end].tolist()
-
-    def _count_first_round(
-        self, tokens: Ints, lengths: Ints, accepted: Ints, drafted: Ints
-    ) -> None:
-        for count, runs in enumerate(np.bincount(accepted)):
-            if runs:
-                seen = self.first_round_accepted
-                seen[count] = seen.get(count, 0) + int(runs)
-        # A run that stopped inside the block never showed the token that ended its round.
-        shown = lengths > accepted
-        nodes = nodes_at(self.tree, tokens, np.minimum(accepted, lengths))
-        for counts, rows in (
-            (self.corrections, shown & (accepted < drafted) & (nodes >= 0)),
-            (self.bonuses, shown & (accepted == drafted) & (nodes >= 0)),
-        ):
-            np.add.at(counts, (nodes[rows], tokens[rows, accepted[rows]]), 1)

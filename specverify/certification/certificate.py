@@ -179,6 +179,8 @@ class Certificate(Record):
     suite: SuiteRecord
     environment: EnvironmentRecord
     pair: str
+    prompts: tuple[tuple[int, ...], ...] = ()
+    """Token ids of the prompts that were decoded."""
     profile: str
     seed: int
     alpha: float

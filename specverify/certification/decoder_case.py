@@ -103,9 +103,7 @@ class DecoderCase:
         required, _ = run_lengths(torch.from_numpy(np.ascontiguousarray(prefixes)), self.settings)
         return required.numpy() == prefixes.shape[1]
 
-    def _impossible(
-        self, prompt: int, tokens: torch.Tensor, probs: torch.Tensor
-    ) -> torch.Tensor:
+    def _impossible(self, prompt: int, tokens: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
         """Tokens [N, L] of probability 0, near ties of the truncation rules excepted.
 
         A truncation keeps or drops a token by comparing logits or sums of probabilities, and two

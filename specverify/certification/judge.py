@@ -51,7 +51,7 @@ def case_verdict(records: Sequence[TestRecord]) -> tuple[Verdict, str]:
     """Verdict of a case with its reason, from the records of all its properties."""
     violated = sorted({record.property for record in records if record.decision == "violated"})
     if violated:
-        return "violated", f"violated: {', '.join(violated)}"
+        return "violated", ", ".join(violated)
     undecided = [record for record in records if record.decision == "undecided"]
     if undecided:
         return "inconclusive", undecided[0].detail

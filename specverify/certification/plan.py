@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import torch
 
 from specverify.certification.decoder_case import DecoderCase, runs_for
 from specverify.certification.generation import decoder_generation, rule_generation
@@ -16,6 +16,7 @@ from specverify.errors import UsageError
 from specverify.models.pairs import ModelClass, Pair
 from specverify.models.protocol import LanguageModel
 from specverify.models.table import TableModel
+from specverify.models.transformers_model import as_language_model
 from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Subject
 
@@ -37,9 +38,9 @@ class Plan:
 
     cases: tuple[PlannedCase, ...]
     dtype: str
-    """dtype of the target's logits."""
-    left_out: tuple[str, ...] = ()
-    """Names of the settings that a greedy subject cannot be asked to honour."""
+    """dtype of the logits of the target that the subject is handed."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Names of the settings the subject cannot be asked to honour, each with the reason."""
 
 
 def plan_decoder(
@@ -77,8 +78,8 @@ def plan_decoder(
     total = usual if tokens is None else tokens
     if total < 1:
         raise UsageError(f"tokens={total}; a certification needs at least 1 token")
-    wanted = settings or pair_presets(pair, target)
-    chosen = _applicable(subject, wanted)
+    usual_settings = pair_presets(pair, target)
+    chosen, left_out = _applicable(subject, settings or usual_settings, usual_settings)
     cases = []
     for name, (kept, dropped) in chosen.items():
         length = min(kept.max_new_tokens, k + 2)
@@ -99,8 +100,7 @@ def plan_decoder(
         arguments = (subject, *models, kept, k, time_limit)
         generation = rule_generation if subject.kind == "rule" else decoder_generation
         cases.append(PlannedCase(case, generation(*arguments), ROWS[speed], tuple(dropped)))
-    left_out = tuple(name for name in wanted if name not in chosen)
-    return Plan(tuple(cases), _dtype(target, pair), left_out)
+    return Plan(tuple(cases), _dtype(as_language_model(models[0]), pair), tuple(left_out))
 
 
 def pair_presets(pair: Pair, target: LanguageModel) -> dict[str, SamplingSettings]:
@@ -119,20 +119,39 @@ def pair_presets(pair: Pair, target: LanguageModel) -> dict[str, SamplingSetting
 
 
 def _applicable(
-    subject: Subject, settings: Mapping[str, SamplingSettings]
-) -> dict[str, tuple[SamplingSettings, list[str]]]:
-    """Settings the subject takes, by name, with the names of the fields left out."""
-    chosen = {
-        name: restrict(value, subject.capabilities.settings)
-        for name, value in settings.items()
-        if value.greedy or subject.capabilities.algorithm != "greedy"
-    }
+    subject: Subject,
+    wanted: Mapping[str, SamplingSettings],
+    usual: Mapping[str, SamplingSettings],
+) -> tuple[dict[str, tuple[SamplingSettings, list[str]]], list[tuple[str, str]]]:
+    """Settings the subject takes.
+
+    A preset is cut down to what the subject honours, and left out if nothing is left that another
+    one does not test; settings of the user's own are taken as they are or not at all.
+
+    Returns:
+        By name the settings and the fields cut from them; names left out, each with the reason.
+    """
+    chosen: dict[str, tuple[SamplingSettings, list[str]]] = {}
+    left_out: list[tuple[str, str]] = []
+    for name, settings in wanted.items():
+        kept, dropped = restrict(settings, subject.capabilities.settings)
+        if dropped and usual.get(name) != settings:
+            raise UsageError(
+                f"{subject.name!r} does not honour {', '.join(dropped)}, which the settings "
+                f"{name!r} ask for; leave them out, or declare them in its capabilities (settings=)"
+            )
+        if subject.capabilities.algorithm == "greedy" and not kept.greedy:
+            left_out.append((name, "the subject decodes greedily only"))
+        elif dropped and any(kept == other for other, _ in chosen.values()):
+            left_out.append((name, f"the subject honours none of {', '.join(dropped)}"))
+        else:
+            chosen[name] = kept, dropped
     if not chosen:
         raise UsageError(
             f"{subject.name!r} declares the greedy algorithm, but none of the settings "
-            f"({', '.join(settings)}) has temperature 0; use --settings greedy"
+            f"({', '.join(wanted)}) has temperature 0; use --settings greedy"
         )
-    return chosen
+    return chosen, left_out
 
 
 def _model_class(subject: Subject, pair: Pair) -> ModelClass:
@@ -164,9 +183,7 @@ def _check_window(pair: Pair, target: LanguageModel, length: int) -> None:
         )
 
 
-def _dtype(target: Any, pair: Pair) -> str:
-    import torch
-
+def _dtype(target: LanguageModel, pair: Pair) -> str:
     prompt = torch.tensor([pair.prompts[0]])
     logits = target.start(prompt).extend(prompt[:, -1:])
     return str(logits.dtype).removeprefix("torch.")

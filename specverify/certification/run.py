@@ -77,7 +77,7 @@ def certify(
     if subject.kind == "transform":
         cases = transform_cases(subject.reference)
         budget = Budget(ALPHA)
-        dtype, pair_name = "float32", ""
+        dtype, pair_name, prompts = "float32", "", ()
         records = _transform_records(subject, cases, applicable, budget, seed, time_limit, report)
     else:
         pair = load_pair(pair) if isinstance(pair, str) else pair
@@ -91,10 +91,10 @@ def certify(
             time_limit=time_limit,
         )
         budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
-        dtype, pair_name = plan.dtype, pair.name
+        dtype, pair_name, prompts = plan.dtype, pair.name, pair.prompts
         not_applicable += [
-            NotApplicable(property=f"settings.{name}", reason="the subject decodes greedily only")
-            for name in plan.left_out
+            NotApplicable(property=f"settings.{name}", reason=reason)
+            for name, reason in plan.left_out
         ]
         records = _decoder_records(subject, plan, applicable, budget, seed, report)
     with single_threaded():
@@ -109,6 +109,7 @@ def certify(
         suite=suite_record(),
         environment=environment,
         pair=pair_name,
+        prompts=prompts,
         profile=profile,
         seed=seed,
         alpha=budget.alpha,
@@ -196,7 +197,22 @@ def _reason(cases: Sequence[CaseRecord], verdict: Verdict, *, interrupted: bool)
     """The reasons of the cases that gave the verdict, each with its case."""
     reasons = [f"{case.id}: {case.reason}" for case in cases if case.verdict == verdict]
     if verdict == "preserved":
-        return "no test rejected, and every bound is within its limit"
+        return _preserved(cases)
     if interrupted and not reasons:
         return f"interrupted after {len(cases)} finished cases"
     return "; ".join(reasons)
+
+
+def _preserved(cases: Sequence[CaseRecord]) -> str:
+    """What speaks for a subject, and what could not be looked at."""
+    bounded = any(case.tv_bound is not None for case in cases)
+    reason = "nothing was rejected" + (", and every bound is within its limit" if bounded else "")
+    untested = sorted(
+        {
+            f"{test.property} in {case.id}"
+            for case in cases
+            for test in case.tests
+            if test.decision == "untested"
+        }
+    )
+    return f"{reason}; too few counts to test {', '.join(untested)}" if untested else reason

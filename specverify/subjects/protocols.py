@@ -60,9 +60,13 @@ class Capabilities:
     generator: bool = True
     """Draws everything from the generator it is handed."""
     settings: frozenset[str] | None = None
-    """Names of the `SamplingSettings` fields it honours beyond the length limit; None means all."""
+    """Names of the `SamplingSettings` fields it honours; None means all. The length limit and the
+    temperature, 0 included, are always required."""
     algorithm: str | None = None
-    """greedy, token, block or match; None when undeclared: acceptance is printed, not judged."""
+    """greedy, token, block or match; None when undeclared: acceptance is printed, not judged.
+
+    Declaring one says that drafts are sampled from the draft it is handed, under the run's
+    settings, and that every round ends with a correction or a bonus token."""
     coin_dtype: str = "float32"
     """dtype of the uniforms it compares; sets how often an impossible token can be excused."""
     models: frozenset[str] = frozenset({"transformers"})

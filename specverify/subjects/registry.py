@@ -50,7 +50,7 @@ def subject(
 
     Args:
         kind: rule, transform or decoder; says how the function is called.
-        name: how the command line names it; the function's own name when omitted.
+        name: how the command line names it; `module:function` when omitted.
         summary: one line for `specverify subjects`; the first line of the docstring when omitted.
         reference: for a transform, the `specverify.transforms` name it claims to equal.
         distribution: the installed package under test, where `call` is only an adapter for it.
@@ -65,7 +65,7 @@ def subject(
         made = _make(
             function,
             kind,
-            name or getattr(function, "__name__", type(function).__name__),
+            name or _import_path(function),
             summary=summary,
             reference=reference,
             distribution=distribution,
@@ -205,6 +205,12 @@ def _check_call(
             f"{name!r} takes {signature}, but a {kind} is called as f({arguments}), by position: "
             f"{error}"
         ) from None
+
+
+def _import_path(function: Callable[..., Any]) -> str:
+    """`package.module:name` of a function, or of the class of an object that can be called."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def _home(function: Callable[..., Any]) -> tuple[str, str]:

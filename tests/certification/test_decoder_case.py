@@ -61,18 +61,19 @@ def tokens_of(*rows):
 
 def test_judged_runs_carry_where_they_had_to_end(case):
     made = case(settings=SamplingSettings(stop_token_ids=(3,)))
-    batch = made.judge(0, tokens_of([0, 3], [0, 1, 2, 0], [0, 3, 1], [1]), None, None)
+    batch, probs = made.judge(0, tokens_of([0, 3], [0, 1, 2, 0], [0, 3, 1], [1]))
     assert batch.required_lengths.tolist() == [2, 4, 2, 0]
     assert not batch.impossible.any()
-    assert batch.accepted is None
+    np.testing.assert_allclose(probs[2, 0].numpy(), made.first_token(0))
 
 
 def test_a_run_far_too_long_is_judged_although_it_does_not_fit_in_the_window(case):
     target = TableModel.random(4, 1, seed=3, window=9)
     made = case(target=target)
-    batch = made.judge(1, torch.zeros(2, 100, dtype=torch.long), None, None)
+    batch, probs = made.judge(1, torch.zeros(2, 100, dtype=torch.long))
     assert batch.required_lengths.tolist() == [4, 4]
     assert batch.tokens.shape == (2, 100)
+    assert probs.shape == (2, 4, 4)
 
 
 class TestNearTies:
@@ -94,7 +95,8 @@ class TestNearTies:
 
     def impossible(self, made: DecoderCase) -> list[bool]:
         tokens = torch.arange(made.target.vocab_size)[:, None]
-        return made.judge(0, tokens, None, None).impossible[:, 0].tolist()
+        batch, _ = made.judge(0, tokens)
+        return batch.impossible[:, 0].tolist()
 
     @pytest.mark.parametrize(
         ("probs", "settings"),

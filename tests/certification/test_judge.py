@@ -111,7 +111,7 @@ def test_the_worst_decision_gives_the_verdict(decisions: tuple[Decision, Decisio
     verdict, reason = judge.case_verdict(made)
     assert verdict == DECISIONS[min(decisions, key=list(DECISIONS).index)]
     expected = {
-        "violated": "violated: p.violated",
+        "violated": "p.violated",
         "inconclusive": "why undecided",
         "preserved": "",
     }

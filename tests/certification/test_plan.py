@@ -70,22 +70,29 @@ def test_runs_are_cut_but_not_beyond_the_settings_own_limit(decoder, pair):
     assert SamplingSettings(**long.model_dump()) == long
 
 
-def test_settings_not_honoured_are_named(decoder, pair):
-    (planned,) = plan(
-        decoder(never, settings=frozenset({"top_k"})),
-        pair,
-        {"mine": SamplingSettings(top_k=2, top_p=0.5, temperature=0.5)},
-    ).cases
-    assert planned.dropped == ("top_p",)
-    assert planned.case.settings.top_p is None
-    assert (planned.case.settings.top_k, planned.case.settings.temperature) == (2, 0.5)
+def test_presets_are_cut_down_to_what_the_subject_honours(decoder, pair):
+    made = plan(decoder(never, settings=frozenset({"top_k"})), pair)
+    planned = {p.case.id: p for p in made.cases}
+    assert set(planned) == {"plain", "filtered", "greedy"}
+    assert planned["filtered"].dropped == ("top_p",)
+    assert planned["filtered"].case.settings.top_p is None
+    assert planned["filtered"].case.settings.top_k is not None
+    # Without what the subject declines, these would be `plain` under another name.
+    assert [name for name, _ in made.left_out] == ["history", "stopping"]
+    assert "presence_penalty" in made.left_out[0][1]
+
+
+def test_settings_of_the_users_own_are_not_cut_down(decoder, pair):
+    subject = decoder(never, settings=frozenset({"top_k"}))
+    with pytest.raises(UsageError, match=r"'mine' does not honour top_p.*leave them out"):
+        plan(subject, pair, {"own": SamplingSettings(top_k=2, top_p=0.5)})
 
 
 class TestGreedy:
     def test_gets_the_greedy_settings_and_the_others_are_named(self, decoder, pair):
         made = plan(decoder(never, algorithm="greedy"), pair)
         assert [p.case.id for p in made.cases] == ["greedy"]
-        assert made.left_out == ("plain", "filtered", "history", "stopping")
+        assert [name for name, _ in made.left_out] == ["plain", "filtered", "history", "stopping"]
 
     def test_is_refused_any_other(self, decoder, pair):
         message = r"'mine' declares the greedy algorithm.*\(plain\).*--settings greedy"

@@ -1,5 +1,6 @@
 """Calls with derived seeds, and what stays when one of them fails."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,6 @@ class Recording:
     def __init__(self, *, fails_at: int | None = None, error: type[BaseException] = SubjectError):
         self.calls = []
         self.fails_at, self.error = fails_at, error
-        self.extra: dict[str, torch.Tensor] = {}
 
     def __call__(self, prompt_ids, attention_mask, generator):
         if len(self.calls) == self.fails_at:
@@ -26,7 +26,7 @@ class Recording:
         draws = torch.rand(2, generator=generator).tolist()
         self.calls.append((prompt_ids, attention_mask, draws))
         tokens = torch.ones(len(prompt_ids), 4, dtype=torch.long)
-        return Call(DecoderOutput(tokens, **self.extra), 0.0, ("odd",))
+        return Call(DecoderOutput(tokens), 0.0, ("odd",))
 
 
 def test_rows_take_the_prompts_in_turn_padded_on_the_left(case):
@@ -78,12 +78,11 @@ class TestFirstRounds:
     """Which accepted counts say that a token is a bonus or a correction."""
 
     def tallied(self, case, **extra):
-        recording = Recording()
-        recording.extra = extra
-        sampler = DecoderSampler(TOKEN, recording, case(runs=4), 4, seed=0)
-        sampler.run(lambda done: None)
-        corrections = sum(tally.corrections.sum() for tally in sampler.tallies)
-        bonuses = sum(tally.bonuses.sum() for tally in sampler.tallies)
+        sampler = DecoderSampler(TOKEN, Recording(), case(), 4, seed=0)
+        tokens = torch.ones(4, 4, dtype=torch.long)
+        sampler._tally(np.array([0, 1, 0, 1]), DecoderOutput(tokens, **extra))
+        rounds = sampler.first_rounds
+        corrections, bonuses = rounds.judged_corrections, rounds.bonuses.observed.sum()
         return corrections, bonuses, sampler.evidence().reports_acceptance
 
     def test_as_the_subject_reports_them(self, case):

@@ -51,7 +51,7 @@ def test_along_a_run_every_position_sees_what_came_before(target):
 def test_no_prefixes_and_no_runs(target):
     forced = TeacherForced(target, PROMPT, SamplingSettings())
     assert forced(np.zeros((0, 2), np.int64)).shape == (0, V)
-    assert forced.zero_probability(torch.zeros((0, 2), dtype=torch.long)).shape == (0, 2)
+    assert forced.of_emitted(torch.zeros((0, 2), dtype=torch.long)).shape == (0, 2)
 
 
 def test_random_transforms_are_averaged_over_their_coins(target):
@@ -63,21 +63,17 @@ def test_random_transforms_are_averaged_over_their_coins(target):
     assert not np.allclose(law, logits.softmax(-1)[0].numpy())
 
 
-class TestZeroProbability:
+class TestOfEmitted:
     SETTINGS = SamplingSettings(top_k=2)
 
-    def expected(self, target, runs):
-        forced = TeacherForced(target, PROMPT, self.SETTINGS)
-        laws = forced.along(runs)
-        zero = laws.gather(2, runs.clamp(min=0)[:, :, None]).squeeze(2) == 0
-        return zero & (runs >= 0)
-
-    def test_marks_what_the_settings_rule_out_and_no_padding(self, target):
+    @pytest.mark.parametrize("rows", [1024, 4])
+    def test_probabilities_of_the_tokens_themselves(self, target, rows):
         runs = torch.tensor(list(itertools.product(range(V), range(V), (-1,))))
-        found = TeacherForced(target, PROMPT, self.SETTINGS, rows=4).zero_probability(runs)
-        assert torch.equal(found, self.expected(target, runs))
-        assert not found[:, 2].any()
-        assert 0 < int(found[:, 0].sum()) < len(runs)
+        forced = TeacherForced(target, PROMPT, self.SETTINGS, rows)
+        found = forced.of_emitted(runs)[:, :2]
+        laws = forced.along(runs)[:, :2]
+        assert torch.equal(found, laws.gather(2, runs[:, :2, None]).squeeze(2))
+        assert 0 < int((found[:, 0] == 0).sum()) < len(runs)
 
     def test_a_raised_logit_moves_only_its_own_token(self, target):
         logits = target.logits[target.context_after(PROMPT)]
@@ -85,14 +81,14 @@ class TestZeroProbability:
         gap = float(logits.sort(descending=True).values[1] - logits[third])
         forced = TeacherForced(target, PROMPT, self.SETTINGS)
         run = torch.tensor([[third]])
-        assert bool(forced.zero_probability(run))
-        assert bool(forced.zero_probability(run, raised_by=0.99 * gap))
-        assert not bool(forced.zero_probability(run, raised_by=1.01 * gap))
+        assert forced.of_emitted(run) == 0
+        assert forced.of_emitted(run, 0.99 * gap) == 0
+        assert forced.of_emitted(run, 1.01 * gap) > 0.1
 
     def test_a_raised_logit_does_not_bring_back_what_is_masked(self, target):
         settings = SamplingSettings(logit_bias={0: -float("inf")})
         forced = TeacherForced(target, PROMPT, settings)
-        assert bool(forced.zero_probability(torch.tensor([[0]]), raised_by=50.0))
+        assert forced.of_emitted(torch.tensor([[0]]), 50.0) == 0
 
 
 def test_a_real_model_gives_what_its_table_says(target):

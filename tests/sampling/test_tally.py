@@ -27,18 +27,14 @@ def tree():
     return PrefixTree.grow(conditional, V, LENGTH, ends)
 
 
-def batch(rows, required, accepted=None, drafted=None, impossible=()):
+def batch(rows, required, impossible=()):
     tokens = np.full((len(rows), max(map(len, rows))), -1, np.int64)
     for row, values in enumerate(rows):
         tokens[row, : len(values)] = values
     marks = np.zeros(tokens.shape, np.bool_)
     for row, column in impossible:
         marks[row, column] = True
-
-    def ints(values):
-        return None if values is None else np.array(values)
-
-    return Batch(tokens, np.array(required), marks, ints(accepted), ints(drafted))
+    return Batch(tokens, np.array(required), marks)
 
 
 def sampled(n, seed):
@@ -86,59 +82,19 @@ def test_impossible_tokens_and_the_first_run_that_has_one(tree):
     assert tally.impossible_example == [1, 0]
 
 
-def at(tree, prefix):
-    node = 0
-    for token in prefix:
-        node = tree.children[node, token]
-    return node
-
-
-def test_the_token_that_ends_the_first_round_goes_where_it_belongs(tree):
-    rows = [[0, 1, 1], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 2], [2]]
-    #        correction  bonus     correction bonus      hidden  hidden
-    accepted = [1, 2, 0, 1, 2, 1]
-    drafted = [2, 2, 2, 1, 2, 2]
-    tally = Tally(tree)
-    tally.add(batch(rows, [3, 3, 3, 3, 2, 1], accepted, drafted))
-    corrections = {(at(tree, (0,)), 1), (at(tree, ()), 1)}
-    bonuses = {(at(tree, (0, 1)), 0), (at(tree, (0,)), 0)}
-    assert set(zip(*np.nonzero(tally.corrections), strict=True)) == corrections
-    assert set(zip(*np.nonzero(tally.bonuses), strict=True)) == bonuses
-    assert tally.first_round_accepted == {0: 1, 1: 3, 2: 2}
-
-
-def test_a_stop_inside_the_block_in_a_batch_narrower_than_the_block(tree):
-    """All rows stop before the accepted tokens are out: nothing is shown, nothing is looked up."""
-    tally = Tally(tree)
-    tally.add(batch([[2]], [1], accepted=[3], drafted=[4]))
-    assert tally.corrections.sum() == tally.bonuses.sum() == 0
-    assert tally.first_round_accepted == {3: 1}
-
-
-def test_unknown_block_lengths_count_for_neither(tree):
-    tally = Tally(tree)
-    tally.add(batch([[0, 1, 1]], [3], accepted=[1], drafted=[-1]))
-    assert tally.corrections.sum() == tally.bonuses.sum() == 0
-
-
-def test_prefixes_merged_away_are_left_out():
+def test_runs_through_merged_prefixes_are_counted_as_a_whole():
     tree = PrefixTree.grow(conditional, V, LENGTH, ends, minimum_mass=0.3)
     tally = Tally(tree)
-    tally.add(batch([[1, 0, 0], [0, 0, 0]], [3, 3], accepted=[1, 1], drafted=[2, 2]))
-    assert list(zip(*np.nonzero(tally.corrections), strict=True)) == [(at(tree, (0,)), 0)]
-    assert tally.cells.sum() == 2
+    tally.add(batch([[1, 0, 0], [1, 1, 2], [0, 0, 0]], [3, 3, 3]))
+    (root,) = np.flatnonzero(tree.rest & (tree.tokens < 0).all(1))
+    assert tally.cells[root] == 2
+    assert tally.cells.sum() == 3
 
 
 def test_memory_does_not_depend_on_the_number_of_runs(tree):
     tally = Tally(tree)
-    before = [tally.first.size, tally.cells.size, tally.corrections.size, tally.bonuses.size]
-    for seed in range(5):
+    before = tally.first.nbytes, tally.cells.nbytes
+    for seed in range(3):
         runs = sampled(100, seed)
-        tally.add(batch(runs, [len(r) for r in runs], [0] * 100, [2] * 100))
-    assert [
-        tally.first.size,
-        tally.cells.size,
-        tally.corrections.size,
-        tally.bonuses.size,
-    ] == before
-    assert set(tally.first_round_accepted) == {0}
+        tally.add(batch(runs, [len(run) for run in runs]))
+    assert (tally.first.nbytes, tally.cells.nbytes) == before

@@ -1,0 +1,158 @@
+"""One case from sampling to record: verdicts when the subject fails, is stopped, or is wrong."""
+
+import pytest
+import torch
+
+from specverify.certification.decoder_run import run_decoder_case
+from specverify.certification.generation import decoder_generation
+from specverify.certification.plan import PlannedCase
+from specverify.certification.registry import properties_of
+from specverify.settings import SamplingSettings
+from specverify.statistics.budget import Budget
+from specverify.subjects.reference import TOKEN
+
+PROPERTIES = properties_of("decoder")
+BUDGET = Budget(1e-6, 20)
+
+
+def judged(subject, case, *, rows=1000, dropped=(), seed=0, progress=lambda event: None):
+    generate = decoder_generation(
+        subject, case.target, case.draft, case.settings, case.num_draft_tokens, 60.0
+    )
+    planned = PlannedCase(case, generate, rows, dropped)
+    return run_decoder_case(subject, planned, PROPERTIES, BUDGET, seed, progress)
+
+
+def failing_at(number, error, call=TOKEN.call):
+    """A decoder that raises at its n-th call."""
+    calls = []
+
+    def generate(*arguments):
+        calls.append(1)
+        if len(calls) == number:
+            raise error
+        return call(*arguments)
+
+    return generate
+
+
+def constant(target, draft, ids, mask, settings, k, generator):
+    return torch.zeros(len(ids), settings.max_new_tokens, dtype=torch.long)
+
+
+def test_a_right_decoder_is_preserved(case, decoder):
+    events = []
+    record, interrupted = judged(
+        decoder(), case(tokens=640_000), rows=40_000, dropped=("top_k",), progress=events.append
+    )
+    assert (record.verdict, record.reason, interrupted) == ("preserved", "", False)
+    assert (record.runs, record.id) == (160_000, "case")
+    assert record.tokens == 640_000
+    assert record.tv_bound is not None
+    assert record.tv_bound < 0.02
+    assert record.tv_bound_alpha == BUDGET.alpha
+    assert {r.property for r in record.tests} == {p.id for p in PROPERTIES}
+    assert all(r.decision == "pass" for r in record.tests)
+    assert [n.property for n in record.not_applicable] == ["settings.top_k"]
+    assert sum(record.counters["first_round_accepted"].values()) == record.runs
+    assert [(e.case, e.done, e.total) for e in events] == [
+        ("case", 40_000 * i, 160_000) for i in range(1, 5)
+    ]
+
+
+def test_too_few_tokens_are_inconclusive_and_say_how_many_it_takes(case, decoder):
+    record, _ = judged(decoder(), case(tokens=2_000))
+    assert record.verdict == "inconclusive"
+    assert "the bound on the first token's TV is" in record.reason
+    assert record.missing is not None
+    needed = int(record.missing.split("about ")[1].split(" tokens")[0].replace(",", ""))
+    enough, _ = judged(decoder(), case(tokens=int(1.1 * needed)), rows=50_000)
+    assert enough.verdict == "preserved"
+
+
+def test_a_crash_at_the_third_call_keeps_the_evidence_of_the_first_two(case, decoder):
+    crashing = decoder(failing_at(3, RuntimeError("out of cheese")))
+    record, interrupted = judged(crashing, case(tokens=40_000))
+    assert (record.verdict, interrupted) == ("error", False)
+    assert "raised RuntimeError: out of cheese" in record.reason
+    assert record.runs == 2_000
+    assert record.tests
+
+
+def test_a_crash_after_proof_of_a_violation_is_violated(case, decoder):
+    record, _ = judged(decoder(failing_at(3, RuntimeError("late"), constant)), case(tokens=40_000))
+    assert record.verdict == "violated"
+    assert "joint.first_token" in record.reason
+    assert "raised RuntimeError: late" in record.reason
+
+
+def test_a_crash_at_once(case, decoder):
+    record, _ = judged(decoder(failing_at(1, RuntimeError("early"))), case())
+    assert (record.verdict, record.runs, record.tests) == ("error", 0, ())
+    assert "early" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("call", "verdict"), [(TOKEN.call, "inconclusive"), (constant, "violated")]
+)
+def test_control_c_keeps_what_was_tallied(case, decoder, call, verdict):
+    record, interrupted = judged(
+        decoder(failing_at(3, KeyboardInterrupt(), call)), case(tokens=40_000)
+    )
+    assert interrupted
+    assert (record.verdict, record.runs) == (verdict, 2_000)
+    if verdict == "inconclusive":
+        assert record.reason == "interrupted after 2,000 of 10,000 runs"
+
+
+def too_long(target, draft, ids, mask, settings, k, generator):
+    more = settings.model_copy(update={"max_new_tokens": settings.max_new_tokens + 1})
+    return TOKEN.call(target, draft, ids, mask, more, k, generator)
+
+
+def too_short(*arguments):
+    output = TOKEN.call(*arguments)
+    return output.tokens[:, :-1]
+
+
+@pytest.mark.parametrize("call", [too_long, too_short])
+def test_one_run_that_ends_in_the_wrong_place_is_proof(case, decoder, call):
+    record, _ = judged(decoder(call), case(tokens=100))
+    assert record.verdict == "violated"
+    (ends,) = [r for r in record.tests if r.property == "stopping.run_length"]
+    assert (ends.decision, ends.evidence) == ("violated", "structural")
+    assert "max_new_tokens=4" in ends.detail
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda *_: None, "is a NoneType"),
+        (lambda *a: TOKEN.call(*a).tokens[:1], r"must be \[1000, L\]"),
+        (lambda *a: TOKEN.call(*a).tokens + 90, "token ids run from 0 to 3"),
+        (lambda *a: TOKEN.call(*a).tokens.float(), "must hold integers"),
+        (lambda *a: TOKEN.call(*a).tokens[:, :0], "holds no token"),
+    ],
+)
+def test_nonsense_is_an_error_with_a_message(case, decoder, call, message):
+    record, _ = judged(decoder(call), case())
+    assert record.verdict == "error"
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(record.reason)
+
+
+def test_one_row_a_call_and_stops_inside_the_block(case, decoder):
+    """Accepted counts larger than what the only row of a call emitted."""
+    settings = SamplingSettings(stop_token_ids=(0, 1))
+    record, _ = judged(decoder(batch=False), case(tokens=400, settings=settings), rows=1)
+    assert record.verdict == "inconclusive"
+    assert record.runs == 100
+
+
+def test_same_seed_same_record(case, decoder):
+    first, again, other = (
+        judged(decoder(), case(), seed=seed)[0].model_copy(update={"seconds": 0.0})
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other

@@ -169,7 +169,7 @@ class TestRefusals:
             (["math:sqrt"], "pass --kind rule, --kind transform or --kind decoder"),
             (["math:no_such"], "has no attribute 'no_such'"),
             (["reference", "--kind", "rule"], "is a decoder, not a rule"),
-            (["reference", "--pair", "toi"], "unknown pair 'toi'; did you mean 'toy'?"),
+            (["reference", "--pair", "toi"], "unknown pair 'toi' (did you mean 'toy'?)"),
             (["reference", "--settings", "plane"], "no settings named 'plane'"),
             (["reference", "--settings", '{"top_p": 1.5}'], "top_p=1.5"),
             (["reference", "--settings", '{"temperature": -1}'], "temperature=-1"),

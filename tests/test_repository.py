@@ -34,6 +34,7 @@ BELOW_FIXTURES = {
     "fixtures",
     "models",
     "settings",
+    "stopping",
     "subjects",
     "transforms",
     "verification",

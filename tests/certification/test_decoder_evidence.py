@@ -60,7 +60,7 @@ def test_cells_have_words_for_what_they_stand_for(case, evidence):
     cell = int(tree.rest.argmax())
     prefix = [token for token in tree.tokens[cell].tolist() if token >= 0]
     assert joint.label(0, cell) == f"run {prefix}, then other tokens after prompt 0"
-    assert joint.label(0, int(tree.ended.argmax())).startswith("run [3")
+    assert joint.label(0, int(tree.ended.argmax())).endswith("3] after prompt 0")
     labels = {made.corrections().label(s, 0) for s in range(len(made.corrections().counts))}
     assert "token 0 after ..., start, 0" in labels, labels
     assert "token 0 after ..., 2, 3" in labels, labels

@@ -5,9 +5,12 @@ Only click is imported at load; each command imports what it needs.
 
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +75,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             options,
         )
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Treat SIGTERM, which cancels jobs, as Ctrl-C: what was computed is written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _failed(message: str, code: int, options: _Options) -> int:
@@ -214,7 +234,7 @@ def certify(
 
     from specverify.certification.run import certify as run
 
-    with progress_bar(progress_console()) as progress:
+    with progress_bar(progress_console()) as progress, _interruptible():
         certificate = run(
             loaded,
             pair,

@@ -408,11 +408,14 @@ def start(wait: float, *argv: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def test_control_c_during_a_run_writes_what_was_computed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_during_a_run_writes_what_was_computed(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     process = start(60, "certify", "reference", "--out", str(tmp_path))
     assert process.stderr is not None
     assert process.stderr.readline() == "started\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in err

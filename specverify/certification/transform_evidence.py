@@ -14,7 +14,7 @@ from specverify.subjects.guard import Call
 from specverify.subjects.protocols import Subject
 from specverify.subjects.protocols import Transform as SubjectTransform
 
-NUDGES = 24
+NUDGES = 16
 """Ways in which the logits of a row are nudged; each decides a near tie one way or the other."""
 
 ROUNDING = 1e-5

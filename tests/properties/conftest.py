@@ -17,7 +17,7 @@ from specverify.subjects.protocols import Subject
 from specverify.subjects.reference import BLOCK, MATCH, TOKEN
 
 ALPHA = 1e-6
-TOKENS = 120_000
+TOKENS = 60_000
 REFERENCES = {subject.name: subject for subject in (TOKEN, BLOCK, MATCH)}
 
 

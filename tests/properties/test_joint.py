@@ -8,7 +8,7 @@ from specverify.statistics.bounds import tv_upper_bound
 from specverify.subjects.protocols import Capabilities, Subject
 
 ALPHA = 1e-6
-TOKENS = 120_000
+TOKENS = 60_000
 FIRST_TOKEN_IS_RIGHT = ["bonus-from-draft", "one-coin-per-block", "cache-not-cropped"]
 
 

@@ -87,8 +87,9 @@ def _judge(result: Compared) -> _Rows:
         explained = flipped & _same(alternatives, observed, limit + ROUNDING * size)
         none = torch.zeros_like(differs)
         return _Rows(differs & ~explained.any(0), none, none, none)
-    differs_in_order, differs = differs, ~_same(
-        _ties_sorted(expected, result.logits), _ties_sorted(observed, result.logits), limit
+    differs_in_order, differs = (
+        differs,
+        ~_same(_ties_sorted(expected, result.logits), _ties_sorted(observed, result.logits), limit),
     )
     at_equality = ((alternatives > 0).sum(-1) != (expected > 0).sum(-1)).any(0)
     return _Rows(

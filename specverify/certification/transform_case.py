@@ -23,9 +23,9 @@ _HALVINGS = (
     (0, 1, 1, 1, 1, 1, 2, 2),
     (0,) * 8,
 )
-"""Rows of probabilities 2^-k of the largest, the rest masked. They sum exactly, since exp(-k ln 2) is
-exact in float32 and float64 for k up to 2, and no surprise is as far above the entropy as another
-is below it, which typical sampling would have to decide by rounding."""
+"""Rows of probabilities 2^-k of the largest, the rest masked. They sum exactly, since exp(-k ln 2)
+is exact in float32 and float64 for k up to 2, and no surprise is as far above the entropy as
+another is below it, which typical sampling would have to decide by rounding."""
 
 PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "temperature": ({"temperature": 0.5}, {"temperature": 1.0}, {"temperature": 1.7}),

@@ -63,7 +63,7 @@ def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     possible ones.
 
     Error rate: exact binomial test of the hits, at its share, against the rate that coins of
-    exactly 0 explain and, for models in float32 or less, as many more as logits may be off:
+    exactly 0 explain and as many more as logits may be off (`DecoderCase.tolerance`):
     a truncation that decides a near tie the other way changes the residual.
     """
     if not evidence.reports_acceptance:

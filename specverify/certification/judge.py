@@ -33,7 +33,7 @@ def test_records(
     decision: Decision = "undecided" if outcome.missing else "pass"
     if all(budget.rejects(test.p_value) for test in outcome.tests):
         decision = "violated"
-    elif decision == "pass" and outcome.tests[0].name != "support" and not outcome.tests[0].df:
+    elif decision == "pass" and not outcome.certain and _compared_nothing(outcome.tests[0]):
         decision = "untested"
     return [
         TestRecord(
@@ -58,6 +58,10 @@ def case_verdict(records: Sequence[TestRecord]) -> tuple[Verdict, str]:
     if not records:
         return "inconclusive", "nothing was checked"
     return "preserved", ""
+
+
+def _compared_nothing(test: TestResult) -> bool:
+    return test.name != "support" and not test.df
 
 
 def _numbers(test: TestResult) -> dict[str, Any]:

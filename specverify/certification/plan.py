@@ -100,6 +100,10 @@ def plan_decoder(
         arguments = (subject, *models, kept, k, time_limit)
         generation = rule_generation if subject.kind == "rule" else decoder_generation
         cases.append(PlannedCase(case, generation(*arguments), ROWS[speed], tuple(dropped)))
+    for planned in cases:
+        # Enumerated now, so that settings which leave a prefix no token are refused before any
+        # call of the subject.
+        _ = planned.case.trees
     return Plan(tuple(cases), _dtype(as_language_model(models[0]), pair), tuple(left_out))
 
 
@@ -167,8 +171,9 @@ def _model_class(subject: Subject, pair: Pair) -> ModelClass:
 
 
 def _speed(subject: Subject, model_class: ModelClass, target: LanguageModel) -> Speed:
-    if not subject.capabilities.batch and subject.kind == "decoder":
-        return "single"
+    if not subject.capabilities.batch:
+        # A rule is called row by row inside a loop that stays vectorised.
+        return "batch" if subject.kind == "rule" else "single"
     if model_class == "language_model" and isinstance(target, TableModel):
         return "table"
     return "batch"

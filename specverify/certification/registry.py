@@ -38,6 +38,10 @@ class Outcome:
     missing: str | None = None
     """What it would take to decide, where the evidence is too thin for the claim."""
 
+    certain: bool = False
+    """Whether only one outcome is possible, which leaves nothing to compare: any other is a token
+    of probability 0, and those have a property of their own."""
+
     not_applicable: str | None = None
     """Why the runs could not be checked, where only their outcome could tell."""
 

@@ -10,8 +10,8 @@ from specverify.certification.conditional import WITH_CORRECTION, correction_dis
 from specverify.certification.decoder_case import DecoderCase
 from specverify.sampling.first_rounds import FirstRounds, RoundEnds
 
-MOST_GROUPS = 4096
-"""Contexts are told apart by as many of their last tokens as keep the groups below this."""
+MOST_ENTRIES = 1 << 21
+"""Contexts are told apart by as many of their last tokens as keep groups times V below this."""
 
 
 def new_first_rounds(case: DecoderCase) -> FirstRounds:
@@ -120,4 +120,4 @@ def _base(vocab_size: int) -> int:
 
 def _suffix(vocab_size: int) -> int:
     """Last tokens that tell contexts apart."""
-    return next((n for n in (2, 1) if _base(vocab_size) ** n <= MOST_GROUPS), 0)
+    return next((n for n in (2, 1) if _base(vocab_size) ** n * vocab_size <= MOST_ENTRIES), 0)

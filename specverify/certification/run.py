@@ -68,36 +68,35 @@ def certify(
     """
     _check_request(profile, seed, time_limit)
     subject = load_subject(subject) if isinstance(subject, str) else subject
-    report = progress or (lambda event: None)
     begin, started = time.perf_counter(), datetime.now(UTC)
     properties = properties_of(subject.kind)
     unmet = {p.id: reason for p in properties if (reason := p.needs(subject)) is not None}
     applicable = [p for p in properties if p.id not in unmet]
-    not_applicable = [NotApplicable(property=p, reason=r) for p, r in unmet.items()]
-    if subject.kind == "transform":
-        cases = transform_cases(subject.reference)
-        budget = Budget(ALPHA)
-        dtype, pair_name, prompts = "float32", "", ()
-        records = _transform_records(subject, cases, applicable, budget, seed, time_limit, report)
-    else:
-        pair = load_pair(pair) if isinstance(pair, str) else pair
-        plan = plan_decoder(
-            subject,
-            pair,
-            settings,
-            profile=profile,
-            num_draft_tokens=num_draft_tokens,
-            tokens=tokens,
-            time_limit=time_limit,
-        )
-        budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
-        dtype, pair_name, prompts = plan.dtype, pair.name, pair.prompts
-        not_applicable += [
-            NotApplicable(property=f"settings.{name}", reason=reason)
-            for name, reason in plan.left_out
-        ]
-        records = _decoder_records(subject, plan, applicable, budget, seed, report)
+    not_applicable = list(unmet.items())
+    report = progress or (lambda event: None)
     with single_threaded():
+        if subject.kind == "transform":
+            cases = transform_cases(subject.reference)
+            budget = Budget(ALPHA)
+            dtype, pair_name, prompts = "float32", "", ()
+            records = _transform_records(
+                subject, cases, applicable, budget, seed, time_limit, report
+            )
+        else:
+            pair = load_pair(pair) if isinstance(pair, str) else pair
+            plan = plan_decoder(
+                subject,
+                pair,
+                settings,
+                profile=profile,
+                num_draft_tokens=num_draft_tokens,
+                tokens=tokens,
+                time_limit=time_limit,
+            )
+            budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
+            dtype, pair_name, prompts = plan.dtype, pair.name, pair.prompts
+            not_applicable += [(f"settings.{name}", reason) for name, reason in plan.left_out]
+            records = _decoder_records(subject, plan, applicable, budget, seed, report)
         done, interrupted = _collect(records)
         environment = environment_record(dtype=dtype)
     verdict = _verdict(done, interrupted=interrupted)
@@ -115,7 +114,7 @@ def certify(
         alpha=budget.alpha,
         tests=budget.tests,
         cases=tuple(done),
-        not_applicable=tuple(not_applicable),
+        not_applicable=tuple(NotApplicable(property=p, reason=r) for p, r in not_applicable),
         interrupted=interrupted,
         started=started,
         finished=datetime.now(UTC),

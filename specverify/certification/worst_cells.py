@@ -29,6 +29,7 @@ def compare(strata: Strata) -> Outcome:
         return Outcome(not_applicable="no run shows such a token")
     return Outcome(
         tests=(chi_squared(strata.counts, strata.laws), g_test(strata.counts, strata.laws)),
+        certain=all(np.count_nonzero(law) == 1 for law in strata.laws),
         details={"worst": worst_cells(strata)},
     )
 

@@ -114,8 +114,12 @@ class TestModels:
         assert planned.rows == ROWS["batch"]
 
     def test_a_rule_runs_in_the_loop_over_specverifys_own(self, rule, pair):
-        (planned,) = plan(rule(never, batch=False), pair, PLAIN).cases
+        (planned,) = plan(rule(never), pair, PLAIN).cases
         assert planned.rows == ROWS["table"]
+
+    def test_a_rule_that_takes_one_row_a_call_gets_fewer(self, rule, pair):
+        (planned,) = plan(rule(never, batch=False), pair, PLAIN).cases
+        assert planned.rows == ROWS["batch"]
 
     def test_a_pair_without_such_models_is_refused(self, decoder, pair):
         message = r"'mine' takes transformers models, pair 'small' offers language_model"

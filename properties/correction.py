@@ -15,11 +15,16 @@ _HIDDEN_COINS = (
 
 def _declares_correction(subject: Subject) -> str | None:
     algorithm = subject.capabilities.algorithm
-    if algorithm in WITH_CORRECTION:
-        return None
     if algorithm is None:
         return "the subject declares no algorithm, and every rule has a correction of its own"
-    return f"the correction of algorithm {algorithm!r} is not random"
+    if algorithm not in WITH_CORRECTION:
+        return f"the correction of algorithm {algorithm!r} is not random"
+    if subject.kind == "decoder" and not subject.capabilities.standard_draft:
+        return (
+            "the subject does not declare standard_draft, and the correction depends on how its "
+            "draft tokens are drawn"
+        )
+    return None
 
 
 @register(

@@ -49,6 +49,9 @@ def equals_reference(evidence: TransformEvidence, alpha: float) -> Outcome:
         rows = _judge(result)
         if bool(rows.wrong.any()):
             violations.append(_describe(kind, rows.wrong, result, evidence))
+        if bool(rows.lost.any()):
+            what = _describe(kind, rows.lost, result, evidence)
+            findings.append(f"loses tokens too improbable to violate the claim: {what}")
         if bool(rows.reordered.any()):
             what = _describe(kind, rows.reordered, result, evidence)
             findings.append(f"chooses other ones of tokens that tie: {what}")
@@ -69,6 +72,8 @@ class _Rows:
     wrong: Tensor
     reordered: Tensor
     """Right up to the choice among tokens that tie."""
+    lost: Tensor
+    """Right but for tokens that are lost, whose probability together is below the limit."""
     at_equality: Tensor
     """A tie or sum lies exactly at the boundary, so that nudges change how much is kept."""
     decided_otherwise: Tensor
@@ -86,7 +91,13 @@ def _judge(result: Compared) -> _Rows:
         flipped = ((alternatives > 0) != (expected > 0)).any(-1)
         explained = flipped & _same(alternatives, observed, limit + ROUNDING * size)
         none = torch.zeros_like(differs)
-        return _Rows(differs & ~explained.any(0), none, none, none)
+        return _Rows(
+            wrong=differs & ~explained.any(0),
+            reordered=none,
+            lost=~differs & _lost(expected, observed),
+            at_equality=none,
+            decided_otherwise=none,
+        )
     differs_in_order, differs = (
         differs,
         ~_same(_ties_sorted(expected, result.logits), _ties_sorted(observed, result.logits), limit),
@@ -95,6 +106,7 @@ def _judge(result: Compared) -> _Rows:
     return _Rows(
         wrong=differs & ~at_equality,
         reordered=differs_in_order & ~differs,
+        lost=~differs_in_order & _lost(expected, observed),
         at_equality=at_equality,
         decided_otherwise=differs & at_equality,
     )
@@ -107,11 +119,15 @@ def _ties_sorted(probs: Tensor, logits: Tensor) -> Tensor:
 
 
 def _same(expected: Tensor, observed: Tensor, limit: Tensor) -> Tensor:
-    """Whether rows [..., B, V] agree: within `limit` [B] in TV, and in what is possible."""
+    """Whether rows [..., B, V] agree: within `limit` [B] in TV, and nothing new is possible."""
     distance = (expected - observed).abs().sum(-1) / 2
     unsupported = ((observed > 0) & (expected == 0)).any(-1)
-    lost = ((observed == 0) & (expected > UNDERFLOW)).any(-1)
-    return (distance <= limit) & ~unsupported & ~lost
+    return (distance <= limit) & ~unsupported
+
+
+def _lost(expected: Tensor, observed: Tensor) -> Tensor:
+    """Rows [B] in which a token that float32 can hold has become impossible."""
+    return ((observed == 0) & (expected > UNDERFLOW)).any(-1)
 
 
 def _describe(kind: str, rows: Tensor, result: Compared, evidence: TransformEvidence) -> str:

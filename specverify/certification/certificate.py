@@ -119,6 +119,8 @@ class CaseRecord(Record):
     settings: dict[str, JsonValue] = {}
     """Fields that differ from their neutral values, see `settings_record`."""
     num_draft_tokens: int | None = None
+    rows: int | None = None
+    """Rows of a batch, at most."""
     tests: tuple[TestRecord, ...] = ()
     runs: int = 0
     tokens: int = 0

@@ -63,6 +63,7 @@ def run_decoder_case(
         reason=reason,
         settings=settings_record(case.settings),
         num_draft_tokens=case.num_draft_tokens,
+        rows=planned.rows,
         tests=tuple(records),
         runs=evidence.runs,
         tokens=evidence.tokens,

@@ -69,7 +69,10 @@ def plan_decoder(
     """
     target, draft = pair.open("language_model")
     model_class = _model_class(subject, pair)
-    models = (target, draft) if model_class == "language_model" else pair.open("transformers")
+    # Models of its own, since a subject may change what it is handed.
+    models = pair.open(model_class)
+    for role, model in (("target", target), ("draft", draft)):
+        _check_logits(pair, role, model)
     k = pair.num_draft_tokens if num_draft_tokens is None else num_draft_tokens
     if k < 1:
         raise UsageError(f"num_draft_tokens={k}; a certification needs at least 1 draft token")
@@ -82,11 +85,14 @@ def plan_decoder(
     chosen, left_out = _applicable(subject, settings or usual_settings, usual_settings)
     cases = []
     for name, (kept, dropped) in chosen.items():
-        length = min(kept.max_new_tokens, k + 2)
+        length = k + 2
+        if "max_new_tokens" in kept.model_fields_set:
+            length = min(kept.max_new_tokens, length)
         least = min(kept.min_new_tokens, length)
         kept = kept.model_copy(update={"max_new_tokens": length, "min_new_tokens": least})
         kept.check_vocabulary(target.vocab_size)
-        _check_window(pair, target, length)
+        for role, model in (("target", target), ("draft", draft)):
+            _check_window(pair, role, model, length)
         case = DecoderCase(
             id=name,
             settings=kept,
@@ -179,12 +185,25 @@ def _speed(subject: Subject, model_class: ModelClass, target: LanguageModel) -> 
     return "batch"
 
 
-def _check_window(pair: Pair, target: LanguageModel, length: int) -> None:
+def _check_logits(pair: Pair, role: str, model: LanguageModel) -> None:
+    """Refuse a model that is no distribution before it is taken for the subject's fault."""
+    for index, prompt in enumerate(pair.prompts):
+        tokens = torch.tensor([prompt])
+        logits = model.start(tokens).extend(tokens[:, -1:])
+        if bool((logits.isnan() | logits.isposinf()).any()) or bool((logits == -torch.inf).all()):
+            raise UsageError(
+                f"the {role} of pair {pair.name!r} returns logits after prompt {index} that are no "
+                "distribution (NaN, infinity, or every token masked); check its weights"
+            )
+
+
+def _check_window(pair: Pair, role: str, model: LanguageModel, length: int) -> None:
     longest = max(len(prompt) for prompt in pair.prompts)
-    if target.window is not None and longest + length > target.window:
+    if model.window is not None and longest + length > model.window:
+        remedy = "lower num_draft_tokens" if longest < model.window else "shorten the prompts"
         raise UsageError(
             f"the longest prompt of pair {pair.name!r} has {longest} tokens and a run {length}, "
-            f"but the target's window holds {target.window}; lower num_draft_tokens"
+            f"but the {role}'s window holds {model.window}; {remedy} or choose another pair"
         )
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import torch
 
-from specverify.certification.certificate import CaseRecord, Certificate, NotApplicable
+from specverify.certification.certificate import CaseRecord, Certificate, Level, NotApplicable
 from specverify.certification.decoder_run import run_decoder_case
 from specverify.certification.plan import Plan, plan_decoder
 from specverify.certification.profiles import profile_named
@@ -103,7 +103,7 @@ def certify(
     return Certificate(
         verdict=verdict,
         reason=_reason(done, verdict, interrupted=interrupted),
-        level="algorithmic" if dtype == "float64" else "numerical",
+        level=_level(subject, dtype),
         subject=subject_record(subject),
         suite=suite_record(),
         environment=environment,
@@ -182,6 +182,12 @@ def _collect(records: Iterator[tuple[CaseRecord, bool]]) -> tuple[list[CaseRecor
     except KeyboardInterrupt:
         return done, True
     return done, False
+
+
+def _level(subject: Subject, dtype: str) -> Level:
+    """float64 throughout, as far as is known: models, and what the subject says of its coins."""
+    exact = subject.kind == "transform" or subject.capabilities.coin_dtype == "float64"
+    return "algorithmic" if dtype == "float64" and exact else "numerical"
 
 
 def _verdict(cases: Sequence[CaseRecord], *, interrupted: bool) -> Verdict:

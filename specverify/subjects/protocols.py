@@ -65,8 +65,11 @@ class Capabilities:
     algorithm: str | None = None
     """greedy, token, block or match; None when undeclared: acceptance is printed, not judged.
 
-    Declaring one says that drafts are sampled from the draft it is handed, under the run's
-    settings, and that every round ends with a correction or a bonus token."""
+    Declaring one says that every round ends with a correction or a bonus token."""
+    standard_draft: bool = False
+    """Whether a decoder's draft tokens are sampled from the draft it is handed, under the run's
+    settings. Any other draft is as right, but the correction has a closed form only for a known q,
+    so it is judged only where this is declared. A rule is handed its drafts and need not."""
     coin_dtype: str = "float32"
     """dtype of the uniforms it compares; sets how often an impossible token can be excused."""
     models: frozenset[str] = frozenset({"transformers"})

@@ -46,6 +46,7 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
         call=generate,
         capabilities=Capabilities(
             algorithm=algorithm,
+            standard_draft=True,
             coin_dtype="float64",
             models=frozenset({"language_model", "transformers"}),
         ),

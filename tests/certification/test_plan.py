@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from specverify.certification.plan import Plan, pair_presets, plan_decoder
 from specverify.certification.profiles import PROFILES, ROWS
-from specverify.errors import SettingsError, UsageError
+from specverify.errors import SettingsError, SubjectError, UsageError
 from specverify.models.pairs import Pair, load_pair
 from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Subject
@@ -177,3 +178,49 @@ class TestPairPresets:
         tiny = TableModel.random(1, 1, seed=0)
         single = replace(pair, prompts=((0,),), load=lambda _: (tiny, tiny))
         assert pair_presets(single, tiny)["stopping"].stop_sequences == ((0, 0),)
+
+
+class TestModelsAreJudgedBeforeTheSubject:
+    def test_no_distribution(self, decoder):
+        toy = load_pair("toy")
+
+        def broken(model_class):
+            target, draft = toy.load(model_class)
+            draft.logits[:] = torch.nan
+            return target, draft
+
+        pair = replace(toy, load=broken)
+        with pytest.raises(UsageError, match=r"the draft of pair 'toy' returns logits.*weights"):
+            plan(decoder(never), pair, PLAIN)
+
+    @pytest.mark.parametrize(
+        ("window", "remedy"), [(8, "lower num_draft_tokens"), (7, "shorten the prompts")]
+    )
+    def test_the_drafts_window(self, decoder, window, remedy):
+        toy = load_pair("toy")
+
+        def narrow(model_class):
+            target, draft = toy.load(model_class)
+            draft.window = window
+            return target, draft
+
+        pair = replace(toy, load=narrow)
+        with pytest.raises(UsageError, match=rf"the draft's window holds {window}; {remedy}"):
+            plan(decoder(never), pair, PLAIN)
+
+    def test_the_subject_gets_models_of_its_own(self, decoder, pair):
+        handed = []
+
+        def remember(target, draft, *_):
+            handed.extend([target, draft])
+            raise RuntimeError
+
+        (planned,) = plan(decoder(remember), pair, PLAIN).cases
+        with pytest.raises(SubjectError):
+            planned.generate(torch.tensor([[0]]), torch.tensor([[1]]), torch.Generator())
+        assert not {id(planned.case.target), id(planned.case.draft)} & set(map(id, handed))
+
+
+def test_long_blocks_show_their_bonus_token_whatever_the_default_limit(decoder, pair):
+    (planned,) = plan(decoder(never), pair, PLAIN, num_draft_tokens=80, tokens=1_000).cases
+    assert planned.case.length == 82

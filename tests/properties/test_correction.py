@@ -6,7 +6,10 @@ import pytest
 
 from specverify.certification.conditional import WITH_CORRECTION
 from specverify.certification.registry import UNREPORTED, properties_of
+from specverify.certification.run import certify
+from specverify.fixtures.lookalikes import LOOKALIKES
 from specverify.properties.correction import given_rejection, inside_residual
+from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Capabilities, Subject
 from specverify.subjects.reference import BLOCK, MATCH, TOKEN
 
@@ -95,3 +98,26 @@ class TestNeeds:
     def test_transforms_without_hidden_coins(self, check, evidence):
         made = evidence("reference", '{"xtc_probability": 0.5}', tokens=6_000)
         assert "random transform" in (check(made, ALPHA).not_applicable or "")
+
+    def test_drafts_sampled_as_the_closed_form_supposes(self):
+        """A right decoder may draft at its own temperature; nobody can tell what its q is."""
+        (needs,) = [
+            p.needs for p in properties_of("decoder") if p.id == "correction.given_rejection"
+        ]
+        own = replace(TOKEN, capabilities=replace(TOKEN.capabilities, standard_draft=False))
+        assert "standard_draft" in (needs(own) or "")
+        rule = replace(own, kind="rule")
+        assert needs(rule) is None
+
+
+def test_a_draft_at_its_own_temperature_would_be_accused_by_the_closed_form(evidence, rejects):
+    cooler = LOOKALIKES["draft-cooler"].subject
+    declared = replace(
+        cooler,
+        capabilities=replace(cooler.capabilities, algorithm="token", standard_draft=False),
+    )
+    made = evidence(declared)
+    assert rejects(given_rejection(made, ALPHA))
+    certificate = certify(declared, "toy", settings={"plain": SamplingSettings()}, tokens=60_000)
+    assert certificate.verdict != "violated"
+    assert "correction.given_rejection" in {n.property for n in certificate.not_applicable}

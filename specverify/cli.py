@@ -3,15 +3,17 @@
 Only click is imported at load; each command imports what it needs.
 """
 
+import math
 import os
 import re
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,19 @@ import click
 from specverify import __version__
 from specverify.certification.verdict import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, exit_code
 from specverify.errors import SpecverifyError, UsageError
+from specverify.quoting import message_of, printable
+from specverify.subjects.watchdog import LONGEST
 
 if TYPE_CHECKING:
     from specverify.certification.certificate import Certificate
     from specverify.models.pairs import Pair
     from specverify.settings import SamplingSettings
+    from specverify.subjects.protocols import Subject
+
+_INTERRUPTS = ("SIGINT", "SIGTERM", "SIGHUP")
+_ONE_INTERRUPT = 0.5
+"""Seconds within which signals count as one: a terminal, a supervisor and a process group may each
+deliver the same Ctrl-C."""
 
 _EXIT_BROKEN_PIPE = 141
 """What a shell reports for a program that the pipe's reader left behind; click would return 1."""
@@ -47,6 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         the subject or in specverify, 4 bad usage, 130 interrupted.
     """
     options = _Options(tuple(sys.argv[1:] if argv is None else argv))
+    with _interruptible():
+        return _main(options)
+
+
+def _main(options: _Options) -> int:
     try:
         code = cli.main(
             args=list(options.argv),
@@ -66,11 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_BROKEN_PIPE
     except SpecverifyError as error:
-        return _failed(str(error), error.exit_code, options)
+        return _failed(printable(str(error)), error.exit_code, options)
     except Exception as error:
         return _failed(
-            f"specverify itself failed with {type(error).__name__}: {error}. Please report it, "
-            "with the output of the same command as `specverify --traceback ...`",
+            f"specverify itself failed with {type(error).__name__}: {message_of(error)}. Please "
+            "report it, with the output of the same command as `specverify --traceback ...`",
             EXIT_ERROR,
             options,
         )
@@ -79,19 +94,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Treat SIGTERM, which cancels jobs, as Ctrl-C: what was computed is written."""
+    """Treat what cancels jobs (SIGTERM, SIGHUP) as Ctrl-C: what was computed is written.
+
+    Signals that the caller ignores, as `nohup` does, stay ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    last = -math.inf
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > _ONE_INTERRUPT:
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [getattr(signal, name) for name in _INTERRUPTS if hasattr(signal, name)]
+    kept = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in kept.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def _failed(message: str, code: int, options: _Options) -> int:
@@ -178,11 +205,16 @@ def cli(options: _Options, *, show_traceback: bool) -> None:
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True, max=LONGEST),
     metavar="SECONDS",
     default=60.0,
     show_default=True,
     help="Longest a single call into the subject may take.",
+)
+@click.option(
+    "--one-row-a-call",
+    is_flag=True,
+    help="Hand SUBJECT a single prompt a call, as batch=False in its declaration does.",
 )
 @click.option(
     "--reference-transform",
@@ -202,6 +234,8 @@ def certify(
     num_draft_tokens: int | None,
     tokens: int | None,
     time_limit: float,
+    *,
+    one_row_a_call: bool,
     reference_transform: str | None,
 ) -> int:
     """Certify SUBJECT, an implementation of speculative decoding or of a part of it.
@@ -218,23 +252,33 @@ def certify(
     """
     from specverify.models.pairs import load_pair
     from specverify.reporting.json_file import prepare_directory
-    from specverify.reporting.terminal import (
-        print_certificate,
-        progress_bar,
-        progress_console,
-        report_console,
-    )
+    from specverify.reporting.terminal import progress_bar, progress_console
     from specverify.subjects.registry import load_subject
 
+    # A subject may change the current folder.
+    folder = None if out is None else out.absolute()
     loaded = _with_reference(load_subject(subject, kind), reference_transform)
-    pair = load_pair(pair_name)
-    settings = _read_settings(settings_texts, pair, loaded.kind)
-    if out is not None:
-        prepare_directory(out)
+    pair, settings = pair_name, None
+    if loaded.kind == "transform":
+        _refuse_for_transform(
+            {
+                "--settings": settings_texts,
+                "--tokens": tokens,
+                "--num-draft-tokens": num_draft_tokens,
+                "--one-row-a-call": one_row_a_call,
+            }
+        )
+    else:
+        pair = load_pair(pair_name)
+        settings = _read_settings(settings_texts, pair)
+        if one_row_a_call:
+            loaded = replace(loaded, capabilities=replace(loaded.capabilities, batch=False))
+    if folder is not None:
+        prepare_directory(folder)
 
     from specverify.certification.run import certify as run
 
-    with progress_bar(progress_console()) as progress, _interruptible():
+    with progress_bar(progress_console()) as progress:
         certificate = run(
             loaded,
             pair,
@@ -247,8 +291,9 @@ def certify(
             tokens=tokens,
             command=host_free(("specverify", *options.argv)),
         )
-    print_certificate(certificate, report_console())
-    if out is not None and not _write(certificate, out):
+    # First of all, since printing may fail: a reader may leave, a subject close standard output.
+    written = folder is None or _write(certificate, folder)
+    if not _report(certificate, out if written else None) or not written:
         return EXIT_ERROR
     return exit_code(certificate.verdict, interrupted=certificate.interrupted)
 
@@ -288,9 +333,7 @@ def host_free(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(re.sub(r"(?:^|(?<=[=,]))/[^,]*", shorten, part) for part in argv)
 
 
-def _with_reference(subject: Any, reference: str | None) -> Any:
-    from dataclasses import replace
-
+def _with_reference(subject: "Subject", reference: str | None) -> "Subject":
     if reference is None:
         return subject
     if subject.kind != "transform":
@@ -301,16 +344,18 @@ def _with_reference(subject: Any, reference: str | None) -> Any:
     return replace(subject, reference=reference)
 
 
-def _read_settings(
-    texts: tuple[str, ...], pair: "Pair", kind: str
-) -> "dict[str, SamplingSettings] | None":
+def _refuse_for_transform(options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} was given for a transform, which generates nothing and whose "
+            "parameters come from its reference; leave it out"
+        )
+
+
+def _read_settings(texts: tuple[str, ...], pair: "Pair") -> "dict[str, SamplingSettings] | None":
     if not texts:
         return None
-    if kind == "transform":
-        raise UsageError(
-            f"--settings {texts[0]!r} was given for a transform, whose parameters come from its "
-            "reference; leave --settings out"
-        )
 
     from specverify.certification.plan import pair_presets
     from specverify.certification.presets import read_settings
@@ -329,7 +374,7 @@ def _write(certificate: "Certificate", directory: Path) -> bool:
     from specverify.reporting.json_file import write_certificate
 
     try:
-        path = write_certificate(certificate, directory)
+        write_certificate(certificate, directory)
     except OSError as error:
         click.echo(
             f"Error: the certificate could not be written to {str(directory)!r}: "
@@ -337,7 +382,30 @@ def _write(certificate: "Certificate", directory: Path) -> bool:
             err=True,
         )
         return False
-    click.echo(f"certificate {path} · sha256 {certificate.digest()}")
+    return True
+
+
+def _report(certificate: "Certificate", out: Path | None) -> bool:
+    """Print the report, and where the certificate is if there is one."""
+    from specverify.reporting.json_file import certificate_name
+    from specverify.reporting.terminal import print_certificate, report_console
+
+    try:
+        print_certificate(certificate, report_console())
+        if out is not None:
+            path = out / certificate_name(certificate)
+            click.echo(f"certificate {path} · sha256 {certificate.digest()}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        click.echo(
+            f"Error: the verdict is {certificate.verdict}, but the report could not be printed: "
+            f"{message_of(error)}; let the subject leave standard output open, or read the "
+            "certificate that --out writes",
+            err=True,
+        )
+        return False
     return True
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from specverify.errors import UsageError
+from specverify.quoting import message_of
 
 
 def entry_point_names(group: str) -> list[str]:
@@ -96,6 +97,6 @@ def _import(module: str, spec: str) -> Any:
 
 def _import_failed(spec: str, error: BaseException) -> UsageError:
     return UsageError(
-        f"{spec!r}: importing it failed with {type(error).__name__}: {error}; "
+        f"{spec!r}: importing it failed with {type(error).__name__}: {message_of(error)}; "
         "make the import work in Python first"
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specverify.errors import SettingsError
+from specverify.lookup import did_you_mean
 from specverify.settings import SamplingSettings
 
 CONTRACT_FIELDS = frozenset({"dialect", "max_new_tokens", "temperature"})
@@ -73,16 +74,31 @@ def read_settings(
     name, source = "custom", text
     if not text.lstrip().startswith("{"):
         path = Path(text)
-        if not path.is_file():
+        try:
+            found = path.is_file()
+            source = path.read_text(encoding="utf-8-sig") if found else ""
+        except UnicodeDecodeError:
+            raise SettingsError(f"settings {text!r} are not text in UTF-8; save them so") from None
+        except OSError as error:
+            raise SettingsError(f"settings {text!r} cannot be read: {error.strerror}") from None
+        if not found:
             raise SettingsError(
-                f"no settings named {text!r}; choose one of {', '.join(available)}, "
-                "name a JSON file, or give JSON such as '{\"temperature\": 0.7}'"
+                f"no settings named {text!r}{did_you_mean(text, available)}; choose one of "
+                f"{', '.join(available)}, name a JSON file, or give JSON such as "
+                "'{\"temperature\": 0.7}'"
             )
-        name, source = path.stem, path.read_text()
+        name = path.stem
     try:
         fields: Any = json.loads(source)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise SettingsError(f"settings {text!r} are not valid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise SettingsError(f"settings must be a JSON object of fields, not {fields!r}")
+    for field, value in fields.items():
+        if field not in SamplingSettings.model_fields:
+            raise SettingsError(
+                f"{field}={value!r}: settings have no such field"
+                f"{did_you_mean(field, SamplingSettings.model_fields)}; the fields are "
+                f"{', '.join(SamplingSettings.model_fields)}"
+            )
     return {name: SamplingSettings(**fields)}

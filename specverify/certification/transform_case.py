@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from specverify.errors import UsageError
+from specverify.lookup import did_you_mean
 from specverify.transforms import REFERENCE, Transform
 
 ROWS = 256
@@ -79,10 +80,14 @@ def transform_cases(reference: str | None) -> list[TransformCase]:
         UsageError: no reference is named, or there is none to compare with.
     """
     if reference not in PARAMETERS:
-        known = ", ".join(PARAMETERS)
+        said = (
+            "none is named"
+            if reference is None
+            else f"{reference!r} is none{did_you_mean(reference, PARAMETERS)}"
+        )
         raise UsageError(
-            f"a transform is compared with a reference, and {reference!r} is none; name one with "
-            f"--reference-transform: {known}"
+            f"a transform is compared with a reference, and {said}; name one with "
+            f"--reference-transform: {', '.join(PARAMETERS)}"
         )
     return [
         TransformCase(f"{reference}{list(parameters.values())}", reference, parameters)

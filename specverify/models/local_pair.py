@@ -1,5 +1,6 @@
 """Pairs of transformers models in local directories, loaded without network."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -9,6 +10,9 @@ from typing import Any
 from specverify.errors import UsageError
 from specverify.models.pairs import ModelClass, Pair, Vocabularies
 from specverify.models.vocabulary import Vocabulary
+from specverify.quoting import message_of
+
+_REMEDY = "write it again with model.save_pretrained(), or copy it again in full"
 
 _TEXTS = (
     "The",
@@ -65,7 +69,40 @@ def _checked(directory: Path) -> Path:
             f"{directory} {state}; name a directory written by model.save_pretrained() and "
             "tokenizer.save_pretrained(), as in TARGET_DIR,DRAFT_DIR"
         )
+    _read_config(directory / "config.json")
     return directory
+
+
+def _read_config(path: Path) -> None:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} holds a JSON {type(config).__name__}, not an object; {_REMEDY}")
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(
+        f"{path} cannot be read ({type(error).__name__}: {message_of(error)}); {_REMEDY}"
+    )
+
+
+@contextmanager
+def _loading(directory: Path) -> Iterator[None]:
+    """Turn whatever loading raises into a `UsageError` that names the file at fault."""
+    try:
+        yield
+    except Exception as error:
+        from safetensors import safe_open
+
+        for path in sorted(directory.glob("*.safetensors")):
+            try:
+                with safe_open(path, "pt"):
+                    pass
+            except Exception as cause:
+                raise _damaged(path, cause) from error
+        raise _damaged(directory, error) from error
 
 
 def _load_both(target_dir: Path, draft_dir: Path, model_class: ModelClass) -> tuple[Any, Any]:
@@ -81,7 +118,7 @@ def _load(directory: Path, model_class: ModelClass) -> Any:
 
     from specverify.models.transformers_model import TransformersModel
 
-    with _no_progress_bar():
+    with _no_progress_bar(), _loading(directory):
         model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).eval()
     if model_class == "transformers":
         return model
@@ -91,8 +128,9 @@ def _load(directory: Path, model_class: ModelClass) -> Any:
 def _vocabulary(directory: Path) -> Vocabulary:
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    size = config.get_text_config(decoder=True).vocab_size
+    with _loading(directory):
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        size = config.get_text_config(decoder=True).vocab_size
     return Vocabulary.from_tokenizer(_tokenizer(directory), size)
 
 
@@ -116,8 +154,8 @@ def _tokenizer(directory: Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the tokenizers library raises bare exceptions
         raise UsageError(
-            f"{directory} has no tokenizer that loads ({error}); write it there with "
+            f"{directory} has no tokenizer that loads ({message_of(error)}); write it there with "
             "tokenizer.save_pretrained(), since a pair's vocabularies are compared"
         ) from error

@@ -64,14 +64,14 @@ def progress_console() -> Console:
 def progress_bar(console: Console) -> "Iterator[Callable[[ProgressEvent], None]]":
     """Show progress events while a certification runs.
 
-    On a terminal a bar follows the current case and disappears in the end; elsewhere (a log file)
-    each case gets one line when it starts.
+    On a terminal a bar follows the current case and disappears in the end; elsewhere, in a log
+    file, nothing is shown: the report has all of it.
 
     Args:
         console: where to draw, see `progress_console`.
     """
     if not console.is_terminal:
-        yield _Lines(console)
+        yield lambda event: None
         return
     with Progress(
         SpinnerColumn(),
@@ -84,17 +84,6 @@ def progress_bar(console: Console) -> "Iterator[Callable[[ProgressEvent], None]]
         transient=True,
     ) as progress:
         yield _Bar(progress)
-
-
-class _Lines:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._case: str | None = None
-
-    def __call__(self, event: ProgressEvent) -> None:
-        if event.case != self._case:
-            self._case = event.case
-            self._console.print(Text(f"{event.case}  {event.message}".rstrip()))
 
 
 class _Bar:
@@ -137,13 +126,19 @@ def _print_header(certificate: "Certificate", console: Console) -> None:
     tokens = sum(case.tokens for case in certificate.cases)
     work = f"{tokens:,} tokens in " if tokens else ""
     pair = f" · pair {certificate.pair}" if certificate.pair else ""
+    known = (case.num_draft_tokens for case in certificate.cases)
+    blocks = sorted({block for block in known if block is not None})
+    design = f"K {', '.join(map(str, blocks))} · " if blocks else ""
+    if prompts := len(certificate.prompts):
+        design += f"{prompts:,} prompt{'s' * (prompts != 1)} · "
     lines = (
         f"specverify {certificate.suite.version} · subject {subject.name}{details}"
         f"{pair} · profile {certificate.profile}",
-        f"seed {certificate.seed} · alpha {certificate.alpha:g} over {certificate.tests:,} tests · "
+        f"seed {certificate.seed} · alpha {certificate.alpha:g} over {certificate.tests:,} "
+        f"test{'s' * (certificate.tests != 1)} · "
         f"torch {environment.torch} {environment.device} {environment.dtype}, "
         f"{environment.threads} thread{'s' * (environment.threads != 1)} · {certificate.level}",
-        f"{work}{certificate.seconds:,.0f} s",
+        f"{design}{work}{certificate.seconds:,.0f} s",
     )
     console.print(Text("\n".join(lines)))
     console.print()
@@ -257,13 +252,20 @@ def _cells(test: "TestRecord") -> Table:
     return table
 
 
+def _closing_reason(certificate: "Certificate") -> str:
+    """The reason, or only where to read it if the message of an error stands above."""
+    failed = [case.id for case in certificate.cases if case.verdict == "error"]
+    if certificate.verdict == "error" and failed:
+        return f"in {', '.join(failed)}: see above"
+    return certificate.reason.partition("\n")[0]
+
+
 def _print_verdict(certificate: "Certificate", console: Console) -> None:
     console.print()
     verdict = Text(certificate.verdict.upper(), _VERDICT_STYLES[certificate.verdict])
     if certificate.interrupted:
         verdict.append(" (interrupted: what was computed before is judged)", "yellow")
-    # The rest of a failure's message stands above.
-    verdict.append(f"  {certificate.reason.partition(chr(10))[0]}", "default")
+    verdict.append(f"  {_closing_reason(certificate)}", "default")
     console.print(verdict)
     undecided = (case for case in certificate.cases if case.verdict == "inconclusive")
     for missing in dict.fromkeys(case.missing for case in undecided):

@@ -1,6 +1,7 @@
 """Calling a subject of each kind, with its answer checked before anything is concluded from it."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -17,6 +18,9 @@ from specverify.subjects.protocols import Subject, Transform
 
 T = TypeVar("T")
 
+_ECHO = 12
+"""Prompt tokens that an output must repeat before that is told: fewer may agree by chance."""
+
 
 def call_decoder(
     subject: Subject,
@@ -32,7 +36,8 @@ def call_decoder(
 ) -> Call[DecoderOutput]:
     """Let a decoder generate for a batch of prompts.
 
-    A subject that takes one row a call gets one row a call, each under its own time limit.
+    A subject that takes one row a call gets one row a call, each under its own time limit. It works
+    on copies; changing the prompts is a finding, and so is an output that begins with them.
     A run longer than its settings allow is no error here: it is a wrong output, to be judged.
 
     Args:
@@ -55,25 +60,29 @@ def call_decoder(
     vocab_size = vocab_size_of(target)
 
     def rows(prompts: Tensor, mask: Tensor) -> Call[DecoderOutput]:
+        ids, shown = prompts.clone(), mask.clone()
         call = run_guarded(
             subject,
             subject.call,
             target,
             draft,
-            prompts,
-            mask,
-            settings,
+            ids,
+            shown,
+            _own_copy(settings),
             num_draft_tokens,
             generator,
             generator=generator,
             limit=time_limit,
         )
         what = f"output of {subject.name!r}"
-        output = decoder_output(call.value, len(prompts), vocab_size, num_draft_tokens, what=what)
-        return Call(output, call.seconds, call.findings)
+        output = decoder_output(call.value, len(prompts), vocab_size, what=what)
+        findings = call.findings + _changed(
+            {"prompt_ids": (ids, prompts), "attention_mask": (shown, mask)}
+        )
+        return Call(output, call.seconds, findings)
 
     if subject.capabilities.batch or len(prompt_ids) == 1:
-        return rows(prompt_ids, attention_mask)
+        return _with_echo(rows(prompt_ids, attention_mask), prompt_ids, attention_mask)
     calls = [rows(prompt_ids[b : b + 1], attention_mask[b : b + 1]) for b in range(len(prompt_ids))]
     outputs = [call.value for call in calls]
     joined = DecoderOutput(
@@ -81,7 +90,7 @@ def call_decoder(
         accepted=_stack_known([output.accepted for output in outputs]),
         drafted=_stack_known([output.drafted for output in outputs]),
     )
-    return _merge(joined, calls)
+    return _with_echo(_merge(joined, calls), prompt_ids, attention_mask)
 
 
 def call_rule(
@@ -210,6 +219,37 @@ def vocab_size_of(model: Any) -> int:
             "integer vocab_size, or a transformers model whose config has one"
         )
     return size
+
+
+def _own_copy(settings: SamplingSettings) -> SamplingSettings:
+    """Settings a subject may do with as it likes; the constraint, mere code, is shared."""
+    return copy.deepcopy(settings, {id(settings.allowed_tokens): settings.allowed_tokens})
+
+
+def _changed(arguments: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[str, ...]:
+    """A finding for each argument that is no longer what it was."""
+    return tuple(
+        f"changes {name} in place, which the caller may still need"
+        for name, (now, before) in arguments.items()
+        if not torch.equal(now, before)
+    )
+
+
+def _with_echo(
+    call: Call[DecoderOutput], prompt_ids: Tensor, attention_mask: Tensor
+) -> Call[DecoderOutput]:
+    """Add a finding if every row of the output begins with its prompt, padded or not."""
+    tokens = call.value.tokens
+    shown = attention_mask.bool()
+    padded = torch.equal(tokens[:, : prompt_ids.shape[1]], prompt_ids)
+    echoed = padded or all(
+        torch.equal(row[: int(real.sum())], ids[real])
+        for row, ids, real in zip(tokens, prompt_ids, shown, strict=True)
+    )
+    if echoed and int(shown.sum()) >= _ECHO:
+        finding = "the output begins with the prompt in every row; return the new tokens only"
+        return Call(call.value, call.seconds, (*call.findings, finding))
+    return call
 
 
 def _fit(tokens: Tensor, width: int, what: str) -> Tensor:

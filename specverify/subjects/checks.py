@@ -1,9 +1,11 @@
 """What a subject's return value must look like before anything is concluded from it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specverify.decoding.output import DecoderOutput
 from specverify.errors import SubjectError
@@ -45,10 +47,11 @@ def emitted_tokens(value: Any, rows: int, vocab_size: int, *, what: str) -> Tens
     return tokens
 
 
-def decoder_output(
-    value: Any, rows: int, vocab_size: int, num_draft_tokens: int, *, what: str
-) -> DecoderOutput:
+def decoder_output(value: Any, rows: int, vocab_size: int, *, what: str) -> DecoderOutput:
     """Check what a decoder returned; a bare tensor of tokens stands for an output without extras.
+
+    A round may draft, and accept, more tokens than it was asked to: how many is the decoder's own
+    schedule, and changes no distribution.
 
     Raises:
         SubjectError: `tokens` is not right (see `emitted_tokens`), or an optional field
@@ -64,18 +67,22 @@ def decoder_output(
     lengths = (tokens >= 0).sum(1)
     drafted = output.drafted
     if drafted is not None:
-        drafted = _counts(drafted, rows, num_draft_tokens, f"{what}.drafted")
+        drafted = _counts(drafted, rows, f"{what}.drafted")
     accepted = output.accepted
     if accepted is not None:
-        accepted = _counts(accepted, rows, num_draft_tokens, f"{what}.accepted")
+        accepted = _counts(accepted, rows, f"{what}.accepted")
         _check_rounds(accepted, lengths, f"{what}.accepted")
         if drafted is not None:
+            accepted, drafted = _one_width(accepted, drafted)
             _check_accepted_within_drafted(accepted, drafted, what)
     for name in ("logprobs", "raw_logprobs"):
         _check_logprobs(getattr(output, name), tokens, f"{what}.{name}")
     reasons = output.finish_reasons
-    if reasons is not None and len(reasons) != rows:
-        raise SubjectError(f"{what}.finish_reasons has {len(reasons)} entries for {rows} rows")
+    if reasons is not None and (not isinstance(reasons, Sequence) or len(reasons) != rows):
+        count = len(reasons) if isinstance(reasons, Sequence) else type(reasons).__name__
+        raise SubjectError(
+            f"{what}.finish_reasons has {count} entries for {rows} rows; give a list of one each"
+        )
     return DecoderOutput(
         tokens=tokens,
         accepted=accepted,
@@ -100,6 +107,7 @@ def transformed_logits(value: Any, logits: Tensor, *, what: str) -> Tensor:
             f"{what} has shape {list(value.shape)}; it must be that of the logits handed in, "
             f"{list(logits.shape)}"
         )
+    _check_readable(value, what)
     if not value.is_floating_point():
         raise SubjectError(f"{what} has dtype {value.dtype}; return floating-point logits")
     for fault, entries in (("NaN", value.isnan()), ("+inf", value == torch.inf)):
@@ -114,7 +122,7 @@ def transformed_logits(value: Any, logits: Tensor, *, what: str) -> Tensor:
             f"{what}{masked.nonzero()[0].tolist()} is -inf throughout; a transform must leave at "
             "least one token"
         )
-    return value
+    return value.detach()
 
 
 def _integers(value: Any, rows: int, what: str) -> Tensor:
@@ -123,13 +131,25 @@ def _integers(value: Any, rows: int, what: str) -> Tensor:
             f"{what} is a {type(value).__name__}; return an integer tensor with one row a sequence"
         )
     if value.ndim != 2 or value.shape[0] != rows:
+        single = value.ndim == 1 or (value.ndim == 2 and value.shape[0] == 1)
+        hint = ". If it takes one row a call, declare batch=False, or say --one-row-a-call"
         raise SubjectError(
             f"{what} has shape {list(value.shape)}; the call had {rows} rows, so it must be "
-            f"[{rows}, L]"
+            f"[{rows}, L]{hint if single and rows > 1 else ''}"
         )
+    _check_readable(value, what)
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise SubjectError(f"{what} has dtype {value.dtype}; it must hold integers: use .long()")
     return value.detach().long()
+
+
+def _check_readable(value: Tensor, what: str) -> None:
+    if value.is_meta or value.layout != torch.strided:
+        kind = "on the meta device" if value.is_meta else f"of layout {value.layout}"
+        raise SubjectError(
+            f"{what} is a tensor {kind}, whose entries cannot be read; return a dense tensor "
+            "that holds data"
+        )
 
 
 def _check_padding(values: Tensor, what: str) -> None:
@@ -142,15 +162,13 @@ def _check_padding(values: Tensor, what: str) -> None:
         )
 
 
-def _counts(value: Any, rows: int, most: int, what: str) -> Tensor:
+def _counts(value: Any, rows: int, what: str) -> Tensor:
     counts = _integers(value, rows, what)
-    outside = (counts < -1) | (counts > most)
-    if bool(outside.any()):
-        row, column = outside.nonzero()[0].tolist()
+    if bool((counts < -1).any()):
+        row, column = (counts < -1).nonzero()[0].tolist()
         raise SubjectError(
-            f"{what}[{row}, {column}] is {int(counts[row, column])}; a round accepts 0 to "
-            f"num_draft_tokens={most} draft tokens (the correction or bonus token is not counted), "
-            "and -1 marks rounds after the end of a row"
+            f"{what}[{row}, {column}] is {int(counts[row, column])}; it counts draft tokens (the "
+            "correction or bonus token is not one), and -1 marks rounds after the end of a row"
         )
     _check_padding(counts, what)
     return counts
@@ -172,11 +190,20 @@ def _check_rounds(accepted: Tensor, lengths: Tensor, what: str) -> None:
         )
 
 
+def _one_width(accepted: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+    """Both padded right with -1 to the wider of the two."""
+    width = max(accepted.shape[1], drafted.shape[1])
+    first, second = (pad(x, (0, width - x.shape[1]), value=-1) for x in (accepted, drafted))
+    return first, second
+
+
 def _check_accepted_within_drafted(accepted: Tensor, drafted: Tensor, what: str) -> None:
-    if accepted.shape != drafted.shape:
+    rounds, offers = (accepted >= 0).sum(1), (drafted >= 0).sum(1)
+    if not torch.equal(rounds, offers):
+        row = int((rounds != offers).nonzero()[0, 0])
         raise SubjectError(
-            f"{what}.accepted has shape {list(accepted.shape)} and {what}.drafted "
-            f"{list(drafted.shape)}; both have one column for each round"
+            f"{what}.accepted[{row}] has {int(rounds[row])} rounds and {what}.drafted[{row}] "
+            f"{int(offers[row])}; both have one entry for each round"
         )
     wrong = accepted > drafted
     if bool(wrong.any()):

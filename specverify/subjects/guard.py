@@ -14,8 +14,9 @@ import torch
 from torch import Generator
 
 from specverify.errors import SubjectError, SubjectTimeout
+from specverify.quoting import message_of, printable
 from specverify.subjects.protocols import Subject
-from specverify.subjects.watchdog import time_limit
+from specverify.subjects.watchdog import check_time_limit, time_limit
 
 T = TypeVar("T")
 
@@ -29,9 +30,6 @@ _TOUCHED = (
 
 _FRAMES = 3
 """Frames of a subject's traceback quoted in the message."""
-
-_LONGEST_MESSAGE = 500
-"""Characters quoted of an exception; some print whole tensors."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,9 @@ def run_guarded(
         SubjectTimeout: the call ran past the limit.
         SubjectError: the code raised; the message has the exception and where it came from.
         KeyboardInterrupt: as it is.
+        UsageError: the limit is none that a timer can keep.
     """
+    check_time_limit(limit)
     declares = subject.capabilities.generator
     before = _global_states() if declares else {}
     lent = nullcontext() if declares or generator is None else lend_global_generators(generator)
@@ -79,8 +79,13 @@ def run_guarded(
             value = call(*arguments)
     except SubjectTimeout as error:
         raise SubjectTimeout(f"subject {subject.name!r}: {error}") from error.__cause__
-    except (KeyboardInterrupt, SubjectError):
+    except KeyboardInterrupt:
         raise
+    except SubjectError as error:
+        said = message_of(error, longest=5000)
+        if error.args == (said,):
+            raise
+        raise SubjectError(said) from error
     except BaseException as error:
         raise SubjectError(_explain(subject, error)) from error
     seconds = time.perf_counter() - begin
@@ -143,5 +148,7 @@ def _explain(subject: Subject, error: BaseException) -> str:
         + (f": {frame.line}" if frame.line else "")
         for frame in frames[1:][-_FRAMES:]
     ]
-    said = f": {str(error)[:_LONGEST_MESSAGE]}" if str(error) else ""
-    return "\n".join([f"subject {subject.name!r} raised {type(error).__name__}{said}", *lines])
+    said = message_of(error)
+    said = f": {said}" if said else ""
+    text = "\n".join([f"subject {subject.name!r} raised {type(error).__name__}{said}", *lines])
+    return printable(text)

@@ -110,11 +110,20 @@ def load_subject(spec: str, kind: str | None = None) -> "Subject":
         found = load_entry_point(GROUP, spec)
     else:
         known = sorted({*names, *_REGISTERED})
+        suggested = did_you_mean(spec, known) or _with_colon(spec)
         raise UsageError(
-            f"unknown subject {spec!r}{did_you_mean(spec, known)}; choose one of "
+            f"unknown subject {spec!r}{suggested}; choose one of "
             f"{', '.join(known)}, or name your own as package.module:object"
         )
     return _as_subject(found, spec, kind)
+
+
+def _with_colon(spec: str) -> str:
+    """A suggestion for what looks like `package.module.object`, dots throughout."""
+    module, dot, name = spec.rpartition(".")
+    if dot and all(part.isidentifier() for part in spec.split(".")):
+        return f" (did you mean '{module}:{name}'?)"
+    return ""
 
 
 def _as_subject(found: Any, spec: str, kind: str | None) -> "Subject":

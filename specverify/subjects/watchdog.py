@@ -1,7 +1,6 @@
 """A time limit on calls into code that may hang."""
 
 import contextlib
-import math
 import signal
 import sys
 import threading
@@ -10,6 +9,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 from specverify.errors import SubjectTimeout, UsageError
+
+LONGEST = 365 * 86_400.0
+"""The longest limit, a year; timers of the system overflow beyond some such number."""
 
 _REPEAT = 0.25
 """Seconds between alarms after the first one, for code that swallows it."""
@@ -21,6 +23,18 @@ class _Expired(BaseException):
     """Thrown into the running code; not an `Exception`, which subjects commonly catch."""
 
 
+def check_time_limit(seconds: float) -> None:
+    """Refuse a limit that cannot be kept.
+
+    Raises:
+        UsageError: it is not a positive number, or above `LONGEST`.
+    """
+    if not 0 < seconds <= LONGEST:  # false for NaN too
+        raise UsageError(
+            f"time limit is {seconds!r}; give a positive number of seconds, at most {LONGEST:.0f}"
+        )
+
+
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Interrupt the enclosed block once it has run for `seconds` of wall time.
@@ -29,14 +43,14 @@ def time_limit(seconds: float) -> Iterator[None]:
     and again every quarter of a second if it swallows the interruption, even by a bare `except`
     in an endless loop. Only code that never returns to the interpreter (one endless kernel)
     outlasts it, until that kernel ends. Elsewhere (other threads, Windows) nothing can interrupt
-    Python code, so the limit is checked when the block returns. Limits nest.
+    Python code; there, and in a block that switches the alarm off, the limit is checked when the
+    block returns. Limits nest.
 
     Raises:
         SubjectTimeout: the block ran past the limit, whatever it raised or returned in the end.
-        UsageError: the limit is not a positive finite number.
+        UsageError: the limit is no number that `check_time_limit` takes.
     """
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise UsageError(f"time limit is {seconds!r}; give a positive number of seconds")
+    check_time_limit(seconds)
     if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
         yield from _interrupting(seconds)
     else:
@@ -62,14 +76,18 @@ def _interrupting(seconds: float) -> Iterator[None]:
     begin = time.monotonic()
     handler = signal.signal(signal.SIGALRM, expire)
     outer, outer_interval = signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT)
+
+    def late() -> bool:
+        return fired > 0 or time.monotonic() - begin > seconds
+
     try:
         yield
-        if fired:
+        if late():
             raise _timed_out(seconds)
     except (KeyboardInterrupt, SubjectTimeout):
         raise
     except BaseException as error:
-        if fired:
+        if late():
             raise _timed_out(seconds) from (None if isinstance(error, _Expired) else error)
         raise
     finally:

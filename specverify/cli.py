@@ -69,7 +69,8 @@ def _main(options: _Options) -> int:
             standalone_mode=False,
             obj=options,
         )
-        sys.stdout.flush()
+        if not sys.stdout.closed:
+            sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return EXIT_INTERRUPTED
@@ -348,8 +349,8 @@ def _refuse_for_transform(options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value]
     if given:
         raise UsageError(
-            f"{', '.join(given)} was given for a transform, which generates nothing and whose "
-            "parameters come from its reference; leave it out"
+            "a transform generates nothing, and its parameters come from its reference; leave out "
+            f"{', '.join(given)}"
         )
 
 

@@ -1,10 +1,11 @@
 """The console script: the command line in a child process, so that no ending goes unnoticed.
 
 A subject may end its process: by `os._exit(0)`, a failed assertion in C++, a segmentation fault.
-Such an end must never look like a passed certification, so the child reports its exit code over a
-pipe, and the parent distrusts every end that was not reported.
+Such an end must never look like a passed certification, so the child reports its exit code, and the
+parent distrusts every end that was not reported.
 """
 
+import mmap
 import os
 import signal
 import sys
@@ -26,27 +27,25 @@ def run() -> int:
     """
     if not hasattr(os, "fork"):
         return main()
-    reader, writer = os.pipe()
+    # Memory rather than a pipe: a subject may close every descriptor, and still be right.
+    report = mmap.mmap(-1, 2)
     # Held back until both processes are ready for them.
     numbers = {getattr(signal, name) for name in _FORWARDED}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        os.close(reader)
         _end_with(parent)
-        return _run_and_report(writer, mask)
-    os.close(writer)
+        return _run_and_report(report, mask)
     forwarded = _forward(numbers, child)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _, status = os.waitpid(child, 0)
-    os.set_blocking(reader, False)
-    reported = _read(reader)
-    if reported is not None:
-        return reported
+    ended, code = report[:]
+    if ended:
+        return code
     return _unreported(os.waitstatus_to_exitcode(status), forwarded)
 
 
-def _run_and_report(writer: int, mask: set[int | signal.Signals]) -> int:
+def _run_and_report(report: mmap.mmap, mask: set[int | signal.Signals]) -> int:
     """In the child: run, then say how it ended."""
     process = os.getpid()
     try:
@@ -56,17 +55,8 @@ def _run_and_report(writer: int, mask: set[int | signal.Signals]) -> int:
         code = EXIT_INTERRUPTED
     # A subject may fork, and its children may come out here too.
     if os.getpid() == process:
-        with suppress(OSError):  # a subject may have closed every descriptor
-            os.write(writer, bytes([code]))
+        report[:] = bytes([True, code])
     return code
-
-
-def _read(reader: int) -> int | None:
-    """The reported code. Not read to the end of the pipe: grandchildren may hold it open."""
-    with suppress(BlockingIOError):
-        told = os.read(reader, 1)
-        return told[0] if told else None
-    return None
 
 
 def _forward(numbers: set[signal.Signals], child: int) -> set[int]:

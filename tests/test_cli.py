@@ -1,11 +1,8 @@
 """The command line: every exit code, every refusal, nothing lost on the way out."""
 
-import json
 import resource
-import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +93,7 @@ class TestExitCodes:
             ["certify", "reference", "--tokens", "0"],
             ["certify", "reference", "--num-draft-tokens", "0"],
             ["certify", "reference", "--time-limit", "0"],
+            ["certify", "reference", "--time-limit", "1e30"],
             ["subjects", "surplus"],
         ],
         ids=" ".join,
@@ -176,9 +174,18 @@ class TestRefusals:
             (["reference", "--settings", '{"tempratur": 1}'], "tempratur=1"),
             (["reference", "--settings", "{"], "not valid JSON"),
             (["reference", "--reference-transform", "top_k"], "which is a decoder"),
+            (["math.sqrt"], "unknown subject 'math.sqrt' (did you mean 'math:sqrt'?)"),
             (
                 ["math:sqrt", "--kind", "transform", "--settings", "plain"],
-                "whose parameters come from its reference",
+                "its parameters come from its reference; leave out --settings",
+            ),
+            (
+                ["math:sqrt", "--kind=transform", "--tokens=9", "--pair=none"],
+                "leave out --tokens",
+            ),
+            (
+                ["math:sqrt", "--kind=transform", "--num-draft-tokens=2", "--one-row-a-call"],
+                "leave out --num-draft-tokens, --one-row-a-call",
             ),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -236,7 +243,8 @@ class TestWhatIsPassedOn:
         assert (call.tokens, call.num_draft_tokens) == (None, None)
         assert call.command == ("specverify", "certify", "reference")
         assert "certificate" not in out
-        assert err == "plain  runs\n"
+        assert call.subject.capabilities.batch
+        assert err == ""
 
     def test_every_option(self, calls: list[SimpleNamespace], tmp_path: Path) -> None:
         file = tmp_path / "mine.json"
@@ -264,6 +272,17 @@ class TestWhatIsPassedOn:
         cli.main([*argv, "--reference-transform", "top_k"])
         (call,) = calls
         assert (call.subject.kind, call.subject.reference) == ("transform", "top_k")
+
+    def test_a_transform_needs_no_pair(self, calls: list[SimpleNamespace]) -> None:
+        argv = ["certify", "specverify.transforms:TopK", "--kind", "transform", "--pair", "none"]
+        cli.main([*argv, "--reference-transform", "top_k"])
+        assert len(calls) == 1
+
+    def test_one_row_a_call(self, calls: list[SimpleNamespace]) -> None:
+        cli.main(["certify", "reference", "--one-row-a-call"])
+        (call,) = calls
+        assert not call.subject.capabilities.batch
+        assert call.subject.capabilities.algorithm == "token"
 
     def test_the_recorded_command_holds_no_machine_paths(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -313,7 +332,7 @@ class TestLists:
 
 
 DECODERS = """
-import time, torch
+import os, time, torch
 from specverify.subjects.reference import TOKEN
 
 right = TOKEN.call
@@ -324,6 +343,13 @@ def runs(token):
     return generate
 
 constant, unknown, silent = runs(0), runs(99), runs(-1)
+
+def moves(*arguments):
+    os.chdir(os.path.dirname(os.getcwd()))
+    return runs(0)(*arguments)
+
+def mumbles(target, draft, ids, mask, settings, k, generator):
+    raise RuntimeError("\\udc80 \\x1b[31mred")
 
 def crashes(target, draft, ids, mask, settings, k, generator):
     raise RuntimeError("out of cheese")
@@ -346,6 +372,8 @@ def interrupts(target, draft, ids, mask, settings, k, generator):
         ("right", 2, "inconclusive", "the bound on the first token's TV"),
         ("constant", 1, "violated", "joint.first_token"),
         ("crashes", 3, "error", "raised RuntimeError: out of cheese"),
+        ("moves", 1, "violated", "joint.first_token"),
+        ("mumbles", 3, "error", "raised RuntimeError: ? red"),
         ("hangs", 3, "error", "ran past its time limit of 0.5 s"),
         ("silent", 3, "error", "holds no token"),
         ("unknown", 3, "error", "is 99, but token ids run from 0 to 7"),
@@ -371,68 +399,11 @@ def test_subjects_of_a_users_own_module(
     sys.modules.pop("users_decoders")
     assert "Traceback" not in err
     assert returned == code, out
-    (path,) = Path("certificates").iterdir()
+    (path,) = (tmp_path / "certificates").iterdir()
     certificate = Certificate.load(path)
     assert certificate.verdict == verdict
     assert message in path.read_text()
     assert certificate.interrupted is (code == 130)
-
-
-FAKE = f"""
-import sys, time, types
-from specverify.certification.certificate import Certificate
-
-def certify(*_, **__):
-    try:
-        print("started", file=sys.stderr, flush=True)
-        time.sleep(WAIT)
-    except KeyboardInterrupt:
-        return sample.model_copy(update={{"interrupted": True}})
-    return sample
-
-sample = Certificate.load({str(SAMPLE_FILE)!r})
-sys.modules[{RUN!r}] = types.SimpleNamespace(certify=certify)
-from specverify.cli import main
-sys.exit(main())
-"""
-
-
-def start(wait: float, *argv: str, **options: Any) -> subprocess.Popen[str]:
-    code = textwrap.dedent(FAKE).replace("WAIT", str(wait))
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *argv],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_during_a_run_writes_what_was_computed(
-    tmp_path: Path, sent: signal.Signals
-) -> None:
-    process = start(60, "certify", "reference", "--out", str(tmp_path))
-    assert process.stderr is not None
-    assert process.stderr.readline() == "started\n"
-    process.send_signal(sent)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert "(interrupted" in out
-    (path,) = tmp_path.iterdir()
-    assert json.loads(path.read_text())["interrupted"] is True
-
-
-def test_a_reader_that_leaves_is_no_violation() -> None:
-    process = start(0.0, "certify", "reference")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    err = process.stderr.read()
-    assert process.wait(timeout=120) == 141
-    assert "Traceback" not in err
-    assert "Exception ignored" not in err
 
 
 def test_help_is_quick() -> None:

@@ -96,9 +96,7 @@ def read_settings(
         raise SettingsError(f"settings must be a JSON object of fields, not {fields!r}")
     for field, value in fields.items():
         if field not in SamplingSettings.model_fields:
-            raise SettingsError(
-                f"{field}={value!r}: settings have no such field"
-                f"{did_you_mean(field, SamplingSettings.model_fields)}; the fields are "
-                f"{', '.join(SamplingSettings.model_fields)}"
-            )
+            known = SamplingSettings.model_fields
+            remedy = did_you_mean(field, known) or f"; the fields are {', '.join(known)}"
+            raise SettingsError(f"{field}={value!r}: settings have no such field{remedy}")
     return {name: SamplingSettings(**fields)}

@@ -1,5 +1,6 @@
 """Running code under test: within a time limit, its failures named, its randomness watched."""
 
+import os
 import random
 import time
 import traceback
@@ -76,7 +77,7 @@ def run_guarded(
     begin = time.perf_counter()
     try:
         with lent, time_limit(limit):
-            value = call(*arguments)
+            value = _in_this_process(call, arguments)
     except SubjectTimeout as error:
         raise SubjectTimeout(f"subject {subject.name!r}: {error}") from error.__cause__
     except KeyboardInterrupt:
@@ -90,6 +91,23 @@ def run_guarded(
         raise SubjectError(_explain(subject, error)) from error
     seconds = time.perf_counter() - begin
     return Call(value, seconds, tuple(_TOUCHED.format(name) for name in _changed(before)))
+
+
+def _in_this_process(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    """Call, and end any process the subject forked that comes out: it would go on with the run."""
+    process = os.getpid()
+    code = 0
+    try:
+        return call(*arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    except BaseException:
+        code = 1
+        raise
+    finally:
+        if os.getpid() != process:
+            os._exit(code)
 
 
 def _global_states() -> dict[str, Any]:
@@ -142,11 +160,11 @@ def lend_global_generators(generator: Generator) -> Iterator[None]:
 def _explain(subject: Subject, error: BaseException) -> str:
     """The exception and the innermost frames, with paths short enough to hold on any machine."""
     frames = traceback.extract_tb(error.__traceback__)
-    # The first frame is `run_guarded` itself.
+    # The first two frames are the guard's own.
     lines = [
         f"  {'/'.join(PurePath(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
         + (f": {frame.line}" if frame.line else "")
-        for frame in frames[1:][-_FRAMES:]
+        for frame in frames[2:][-_FRAMES:]
     ]
     said = message_of(error)
     said = f": {said}" if said else ""

@@ -65,10 +65,17 @@ class TestReadSettings:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("plane", r"no settings named 'plane'; choose one of plain, filtered"),
+            (
+                "plane",
+                r"no settings named 'plane' \(did you mean 'plain'\?\); choose one of plain",
+            ),
             ("{", "not valid JSON"),
             ('{"top_p": 1.5}', r"top_p=1.5"),
-            ('{"tempratur": 1}', r"tempratur=1"),
+            ('{"tempratur": 1}', r"tempratur=1: .* no such field \(did you mean 'temperature'"),
+            ('{"topk": 3}', r"topk=3: .* no such field \(did you mean 'top_k'"),
+            ('{"self": 3}', r"self=3: .* no such field; the fields are dialect"),
+            ("[" * 4000, "cannot be read: File name too long"),
+            ('{"a": ' + "[" * 100_000, "not valid JSON"),
         ],
     )
     def test_anything_else_is_refused(self, text, message):
@@ -80,3 +87,11 @@ class TestReadSettings:
         path.write_text("[1]")
         with pytest.raises(SettingsError, match=r"must be a JSON object of fields, not \[1\]"):
             read_settings(str(path), PRESETS)
+
+    def test_a_file_that_is_not_text(self, tmp_path):
+        file = tmp_path / "settings.json"
+        file.write_bytes(b'\xff\xfe{"top_k": 3}')
+        with pytest.raises(SettingsError, match=r"settings\.json' are not text in UTF-8"):
+            read_settings(str(file), {})
+        file.write_bytes(b'\xef\xbb\xbf{"top_k": 3}')
+        assert read_settings(str(file), {}) == {"settings": SamplingSettings(top_k=3)}

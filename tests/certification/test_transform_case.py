@@ -73,7 +73,14 @@ def test_scaling_moves_real_parameters_within_their_range():
     assert not TransformCase("", "top_k", {"top_k": 3}).thresholds
 
 
-@pytest.mark.parametrize("reference", [None, "topk", "xtc"])
-def test_no_reference_to_compare_with(reference):
-    with pytest.raises(UsageError, match=r"is none; name one with --reference-transform: temp"):
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        (None, "none is named"),
+        ("topk", r"'topk' is none \(did you mean 'top_k'\?\)"),
+        ("xtc", "'xtc' is none"),
+    ],
+)
+def test_no_reference_to_compare_with(reference, said):
+    with pytest.raises(UsageError, match=rf"{said}; name one with --reference-transform: temp"):
         transform_cases(reference)

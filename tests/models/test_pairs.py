@@ -1,4 +1,5 @@
 import pickle
+import shutil
 import sys
 from importlib.metadata import EntryPoint
 
@@ -185,3 +186,32 @@ def test_a_directory_with_permuted_ids(saved):
 def test_a_directory_without_tokenizer(saved):
     with pytest.raises(UsageError, match=r"bare has no tokenizer that loads"):
         load_pair(f"{saved}/bare,{saved}/same")
+
+
+@pytest.mark.parametrize(
+    ("damaged", "keep", "message"),
+    [
+        ("model.safetensors", 1000, "cannot be read .SafetensorError"),
+        ("config.json", 100, "cannot be read .JSONDecodeError"),
+        ("config.json", 0, "cannot be read .JSONDecodeError"),
+        ("tokenizer.json", 50, "has no tokenizer that loads"),
+    ],
+)
+@pytest.mark.parametrize("model_class", ["language_model", "transformers"])
+def test_a_damaged_file_is_named(saved, tmp_path, model_class, damaged, keep, message):
+    target = shutil.copytree(saved / "target", tmp_path / "target")
+    file = target / damaged
+    file.write_bytes(file.read_bytes()[:keep])
+    named = "target" if damaged == "tokenizer.json" else damaged
+    with pytest.raises(UsageError, match=rf"{named} {message}"):
+        load_pair(f"{saved}/same,{target}").open(model_class)
+
+
+def test_a_config_that_describes_no_model(saved, tmp_path):
+    target = shutil.copytree(saved / "target", tmp_path / "target")
+    (target / "config.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"config\.json holds a JSON list, not an object"):
+        load_pair(f"{target},{target}")
+    (target / "config.json").write_text('{"model_type": "nonsense"}')
+    with pytest.raises(UsageError, match=r"target cannot be read \(.*nonsense"):
+        load_pair(f"{target},{target}").open("language_model")

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -104,11 +103,7 @@ class TestDecoderOutput:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            (
-                {"accepted": torch.tensor([[1], [3]])},
-                r"accepted\[1, 0\] is 3; a round accepts 0 to",
-            ),
-            ({"accepted": torch.tensor([[1], [-2]])}, r"accepted\[1, 0\] is -2"),
+            ({"accepted": torch.tensor([[1], [-2]])}, r"accepted\[1, 0\] is -2; it counts"),
             ({"accepted": torch.tensor([1, 2])}, r"accepted has shape \[2\]"),
             ({"accepted": torch.tensor([[1.0], [2.0]])}, r"accepted has dtype"),
             ({"accepted": torch.tensor([[-1, 1], [2, -1]])}, r"accepted\[0, 0\] is -1 and a value"),
@@ -118,23 +113,53 @@ class TestDecoderOutput:
                 "which makes 3 to 3 tokens, but the row",
             ),
             ({"accepted": torch.empty(2, 0).long()}, "makes 1 to 0 tokens"),
-            ({"drafted": torch.tensor([[3], [0]])}, r"drafted\[0, 0\] is 3"),
+            ({"drafted": torch.tensor([[-3], [0]])}, r"drafted\[0, 0\] is -3"),
             (
                 {"accepted": torch.tensor([[1], [2]]), "drafted": torch.tensor([[1], [1]])},
                 r"accepted\[1, 0\] is 2, more than the 1 draft tokens",
             ),
             (
                 {"accepted": torch.tensor([[1], [2]]), "drafted": torch.tensor([[1, 1], [2, 2]])},
-                "both have one column for each round",
+                r"accepted\[0\] has 1 rounds and .*drafted\[0\] 2; both have one entry for each",
             ),
             ({"logprobs": torch.zeros(2, 2)}, r"logprobs has shape \[2, 2\]"),
             ({"raw_logprobs": [0.0]}, "raw_logprobs has shape list"),
             ({"finish_reasons": ["length"]}, "finish_reasons has 1 entries for 2 rows"),
+            ({"finish_reasons": 2}, "finish_reasons has int entries for 2 rows"),
         ],
     )
     def test_wrong_extras(self, fields: dict[str, Any], message: str) -> None:
         with pytest.raises(SubjectError, match=message):
             returns(DecoderOutput(tokens=GOOD, **fields))
+
+    def test_rounds_follow_the_decoders_own_schedule(self) -> None:
+        """More than K drafts, and counts padded to widths of their own."""
+        output = DecoderOutput(
+            tokens=torch.zeros(2, K + 3, dtype=torch.long),
+            accepted=torch.tensor([[K + 2], [K + 2]]),
+            drafted=torch.tensor([[K + 2, -1], [K + 5, -1]]),
+        )
+        value = returns(output).value
+        assert value.accepted is not None
+        assert value.drafted is not None
+        assert value.accepted.tolist() == [[K + 2, -1]] * 2
+        assert value.drafted.tolist() == [[K + 2, -1], [K + 5, -1]]
+
+    @pytest.mark.parametrize("tokens", [GOOD[:1], GOOD[0]])
+    def test_one_row_for_many_names_the_capability(self, tokens: Tensor) -> None:
+        with pytest.raises(SubjectError, match=r"declare batch=False, or say --one-row-a-call"):
+            returns(tokens)
+        with pytest.raises(SubjectError) as caught:
+            returns(torch.zeros(3, 2, dtype=torch.long))
+        assert "batch" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("tokens", "message"),
+        [(GOOD.to("meta"), "on the meta device"), (GOOD.to_sparse(), "of layout torch.sparse_coo")],
+    )
+    def test_tensors_that_cannot_be_read(self, tokens: Tensor, message: str) -> None:
+        with pytest.raises(SubjectError, match=f"{message}, whose entries cannot be read"):
+            returns(tokens)
 
     def test_a_last_round_may_be_cut(self) -> None:
         accepted = torch.tensor([[2, -1], [0, 2]])
@@ -142,116 +167,61 @@ class TestDecoderOutput:
         assert value.accepted is not None
 
 
-class TestFailures:
-    def test_an_exception_names_itself_and_its_place(self) -> None:
-        def deep() -> None:
-            raise ZeroDivisionError("no mass left")
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_subject_works_on_copies(batch: bool) -> None:
+    bias = {0: 1.0}
+    settings = SamplingSettings(logit_bias=bias, allowed_tokens=lambda _: range(V))
+    prompts, mask = PROMPTS.clone(), torch.ones_like(PROMPTS)
+    seen = []
 
-        with pytest.raises(SubjectError) as caught:
-            run(lambda *_: deep())
-        message = str(caught.value)
-        assert message.startswith("subject 'mine' raised ZeroDivisionError: no mass left\n")
-        assert "subjects/test_calling.py" in message
-        assert "in deep: raise ZeroDivisionError" in message
-        assert "guard.py" not in message
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    def call(target: Any, draft: Any, ids: Tensor, shown: Tensor, *rest: Any) -> Tensor:
+        seen.append(dict(rest[0].logit_bias))
+        assert rest[0] == settings
+        rest[0].logit_bias.clear()
+        ids += 1
+        shown.zero_()
+        return GOOD[: len(ids)]
 
-    def test_exit_and_long_messages(self) -> None:
-        with pytest.raises(SubjectError, match="raised SystemExit"):
-            run(lambda *_: exec("raise SystemExit"))
-        with pytest.raises(SubjectError) as caught:
-            run(lambda *_: exec("raise ValueError('x' * 10_000)"))
-        assert len(str(caught.value)) < 1000
-
-    def test_a_hang(self) -> None:
-        with pytest.raises(SubjectTimeout, match=r"subject 'mine': .*0\.05 s.*--time-limit"):
-            run(lambda *_: time.sleep(30), limit=0.05)
-
-    def test_control_c_comes_through(self) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            run(lambda *_: exec("raise KeyboardInterrupt"))
-
-    def test_bad_usage_inside_a_subject_is_its_own_failure(self) -> None:
-        with pytest.raises(SubjectError, match=r"raised SettingsError: .*temperature=-1"):
-            run(lambda *_: SamplingSettings(temperature=-1))
-
-    def test_its_own_subject_errors_are_left_as_they_are(self) -> None:
-        error = SubjectError("the server is down")
-
-        def call(*_: Any) -> None:
-            raise error
-
-        with pytest.raises(SubjectError) as caught:
-            run(call)
-        assert caught.value is error
+    result = call_decoder(
+        decoder(call, batch=batch), Model(), Model(), prompts, mask, settings, K,
+        torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert torch.equal(prompts, PROMPTS)
+    assert bool(mask.all())
+    assert seen == [{0: 1.0}] * (1 if batch else ROWS)
+    assert settings.logit_bias == {0: 1.0}
+    ids_changed, mask_changed = result.findings
+    assert "changes prompt_ids in place" in ids_changed
+    assert "changes attention_mask in place" in mask_changed
 
 
-class TestGlobalGenerators:
-    @pytest.mark.parametrize(
-        ("name", "draw"),
-        [
-            ("torch", lambda: torch.rand(1)),
-            ("torch", lambda: torch.manual_seed(0)),
-            ("numpy", np.random.rand),
-            ("python", random.random),
-        ],
-    )
-    def test_touching_one_is_a_finding_when_a_generator_is_declared(
-        self, name: str, draw: Callable[[], Any]
-    ) -> None:
-        def call(*_: Any) -> Tensor:
-            draw()
-            return GOOD
+LONG = torch.arange(16).remainder(V).reshape(2, 8)
+LONG_MASK = torch.tensor([[1] * 8, [0] * 2 + [1] * 6])
+UNPADDED = torch.cat([LONG[1, 2:], LONG.new_tensor([-1, -1])])
 
-        (finding,) = run(call).findings
-        assert f"{name}'s global generator" in finding
 
-    def test_own_generators_are_no_finding(self) -> None:
-        def call(*arguments: Any) -> Tensor:
-            torch.rand(3, generator=arguments[-1])
-            torch.rand(3, generator=torch.Generator().manual_seed(1))
-            np.random.default_rng(0).random()
-            random.Random(0).random()
-            with torch.random.fork_rng(devices=[]):
-                torch.rand(3)
-            return GOOD
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        (LONG, True),
+        (torch.stack([LONG[0], UNPADDED]), True),
+        (torch.stack([LONG[0], LONG[1].flip(0)]), False),
+        (LONG[:, :4], False),
+    ],
+    ids=["padded", "unpadded", "one row alone", "too short"],
+)
+def test_an_output_that_begins_with_the_prompt_is_a_finding(tokens: Tensor, told: bool) -> None:
+    call = call_decoder(
+        decoder(lambda *_: tokens), Model(), Model(), LONG, LONG_MASK, SETTINGS, K,
+        torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert [finding[:35] for finding in call.findings] == [
+        "the output begins with the prompt i"
+    ] * told
 
-        assert run(call).findings == ()
 
-    def test_without_a_declared_generator_they_are_seeded_and_put_back(self) -> None:
-        drawn: list[tuple[float, float, float]] = []
-
-        def call(*_: Any) -> Tensor:
-            drawn.append((torch.rand(1).item(), np.random.rand(), random.random()))
-            return GOOD
-
-        states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
-        generator = torch.Generator().manual_seed(3)
-        for _ in range(2):
-            call_decoder(
-                decoder(call, generator=False), Model(), Model(), PROMPTS,
-                torch.ones_like(PROMPTS), SETTINGS, K, generator,
-            )  # fmt: skip
-        again = call_decoder(
-            decoder(call, generator=False), Model(), Model(), PROMPTS, torch.ones_like(PROMPTS),
-            SETTINGS, K, torch.Generator().manual_seed(3),
-        )  # fmt: skip
-        assert drawn[0] != drawn[1]
-        assert drawn[0] == drawn[2]
-        assert again.findings == ()
-        assert torch.equal(states[0], torch.get_rng_state())
-        assert states[1] == random.getstate()
-        assert np.array_equal(states[2], np.random.get_state()[1])
-
-    def test_they_are_put_back_after_a_failure(self) -> None:
-        def call(*_: Any) -> None:
-            random.random()
-            raise ValueError
-
-        state = random.getstate()
-        with pytest.raises(SubjectError):
-            run(call, generator=False)
-        assert state == random.getstate()
+def test_few_prompt_tokens_may_be_repeated_by_chance() -> None:
+    assert run(lambda *_: PROMPTS).findings == ()
 
 
 def test_a_subject_without_batches_gets_one_row_a_call() -> None:
@@ -367,6 +337,7 @@ class TestTransforms:
         ("change", "message"),
         [
             (lambda x: x.tolist(), "is a list"),
+            (lambda x: x.to("meta"), "on the meta device"),
             (lambda x: x[:1], r"shape \[1, 3\]; it must be that of the logits handed in, \[2, 3\]"),
             (lambda x: torch.zeros_like(x).long(), "dtype torch.int64"),
             (lambda x: x - x, r"\[0, 2\] is NaN"),

@@ -123,6 +123,9 @@ def test_an_import_path_to_a_subject_needs_no_kind() -> None:
     [
         ("referense", None, r"unknown subject 'referense' \(did you mean 'reference'\?\).*module:"),
         ("zzz", None, r"unknown subject 'zzz'; choose one of reference, .*transformers"),
+        ("users_decoder.generate", None, r"\(did you mean 'users_decoder:generate'\?\)"),
+        ("users_decoder.engine.run", None, r"\(did you mean 'users_decoder.engine:run'\?\)"),
+        ("not/a.module", None, r"unknown subject 'not/a\.module'; choose"),
         ("a:b:c", "rule", "package.module:object"),
         (":b", "rule", "package.module:object"),
         ("a:", "rule", "package.module:object"),

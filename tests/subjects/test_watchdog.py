@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from specverify.errors import SubjectTimeout, UsageError
-from specverify.subjects.watchdog import time_limit
+from specverify.subjects.watchdog import LONGEST, time_limit
 
 LIMIT = 0.05
 
@@ -192,7 +192,36 @@ def test_without_sigalrm_the_limit_is_checked_at_the_end(monkeypatch: pytest.Mon
         time.sleep(3 * LIMIT)
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(
+    "disarm",
+    [
+        lambda: signal.setitimer(signal.ITIMER_REAL, 0),
+        lambda: signal.signal(signal.SIGALRM, signal.SIG_IGN),
+    ],
+)
+def test_a_block_that_switches_the_alarm_off_is_late_all_the_same(
+    disarm: Callable[[], object], raises: bool
+) -> None:
+    def block() -> None:
+        disarm()
+        time.sleep(3 * LIMIT)
+        if raises:
+            raise ZeroDivisionError
+
+    with pytest.raises(SubjectTimeout), time_limit(LIMIT):
+        block()
+    with time_limit(30):
+        disarm()
+
+
+def test_the_longest_limit_is_one_the_timer_takes() -> None:
+    with time_limit(LONGEST):
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+    assert left > LONGEST - 60
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan, 2 * LONGEST, 1e300])
 def test_an_impossible_limit_is_refused(seconds: float) -> None:
     with pytest.raises(UsageError, match="positive number of seconds"), time_limit(seconds):
         pytest.fail("the block must not run")

@@ -1,0 +1,26 @@
+"""Foreign words, made fit to print."""
+
+import pytest
+
+from specverify.quoting import message_of, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ünï\ttext\nand more", "plain ünï\ttext\nand more"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("bell\x07 back\x08 return\r", "bell back return"),
+        ("\x9b31m c1", "31m c1"),
+        ("half \udc80", "half ?"),
+    ],
+)
+def test_controls_go_and_text_stays(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_messages_are_cut() -> None:
+    assert message_of(ValueError("x" * 1000)) == "x" * 500
+    assert message_of(ValueError("x" * 1000), longest=3) == "xxx"

@@ -50,3 +50,18 @@ def stopped_run(evidence: DecoderEvidence, alpha: float) -> Outcome:
     Error rate: chi-squared and G on cells with at least 25 expected runs, each at its share.
     """
     return compare(evidence.joint())
+
+
+@register("joint.each_position", kinds=GENERATING, tests=2)
+def each_position(evidence: DecoderEvidence, alpha: float) -> Outcome:
+    """At every position of a run the token has the target's distribution given what came before.
+
+    Why it holds: given the tokens before it, each token of a lossless run is drawn from the target
+    alone, at whatever place of a block it stands (algorithms.md section 0, P4).
+
+    What breaks it: the same mistakes as in the whole run. With fewer cells it sees weaker ones, if
+    they lie in single tokens and not in how tokens go together.
+
+    Error rate: chi-squared and G on tokens by position and preceding token, each at its share.
+    """
+    return compare(evidence.each_position())

@@ -1,23 +1,27 @@
 """What running a decoder case gave: its tallies, and the distributions they are held against."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from specverify.certification.decoder_case import DecoderCase
-from specverify.certification.round_ends import context_label
+from specverify.certification.positions import position_label
+from specverify.certification.round_ends import round_end_label
 from specverify.certification.worst_cells import Strata
-from specverify.sampling.first_rounds import FirstRounds, RoundEndTally
+from specverify.sampling.context_tally import ContextTally
+from specverify.sampling.first_rounds import FirstRounds
 from specverify.sampling.tally import Tally
 from specverify.subjects.protocols import Subject
 
 
 @dataclass(frozen=True)
 class DecoderEvidence:
-    """Tallies of one case: runs by prompt, first rounds over all prompts."""
+    """Tallies of one case: runs by prompt, first rounds and positions over all prompts."""
 
     subject: Subject
     case: DecoderCase
     tallies: tuple[Tally, ...]
     first_rounds: FirstRounds
+    positions: ContextTally
 
     @property
     def runs(self) -> int:
@@ -57,22 +61,28 @@ class DecoderEvidence:
         counts = [self.tallies[i].cells for i in used]
         return Strata(counts, [tree.leaf_probabilities() for tree in trees], label)
 
+    def each_position(self) -> Strata:
+        """Tokens by their position in the run and the token before them."""
+        return self._by_context(self.positions, position_label)
+
     def corrections(self) -> Strata:
         """Corrections of first rounds, by the last tokens of their contexts."""
-        return self._round_ends(self.first_rounds.corrections)
+        return self._by_context(self.first_rounds.corrections, round_end_label)
 
     def bonuses(self) -> Strata:
         """Bonus tokens of first rounds, by the last tokens of their contexts."""
-        return self._round_ends(self.first_rounds.bonuses)
+        return self._by_context(self.first_rounds.bonuses, round_end_label)
 
     def excluded_corrections(self) -> tuple[int, int]:
         """Corrections of first rounds that the residual excludes, and all of them."""
         return self.first_rounds.excluded_corrections, self.first_rounds.judged_corrections
 
-    def _round_ends(self, tally: RoundEndTally) -> Strata:
+    def _by_context(
+        self, tally: ContextTally, describe: Callable[[DecoderCase, int], str]
+    ) -> Strata:
         groups, counts, laws = tally.strata()
 
         def label(stratum: int, cell: int) -> str:
-            return f"token {cell} {context_label(self.case, int(groups[stratum]))}"
+            return f"token {cell} {describe(self.case, int(groups[stratum]))}"
 
         return Strata(counts, laws, label)

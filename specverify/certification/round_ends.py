@@ -7,17 +7,15 @@ import torch
 from torch import Tensor
 
 from specverify.certification.conditional import WITH_CORRECTION, correction_distribution
+from specverify.certification.contexts import Contexts
 from specverify.certification.decoder_case import DecoderCase
-from specverify.sampling.first_rounds import FirstRounds, RoundEnds
-
-MOST_ENTRIES = 1 << 21
-"""Contexts are told apart by as many of their last tokens as keep groups times V below this."""
+from specverify.sampling.context_tally import DrawnTokens
+from specverify.sampling.first_rounds import FirstRounds
 
 
 def new_first_rounds(case: DecoderCase) -> FirstRounds:
     """An empty tally for a case."""
-    size = case.target.vocab_size
-    return FirstRounds(max(1, _base(size) ** _suffix(size)), size)
+    return FirstRounds(_contexts(case).count, case.target.vocab_size)
 
 
 def count_first_rounds(
@@ -92,32 +90,16 @@ def _count_corrections(
 
 def _ends(
     case: DecoderCase, prompt: int, tokens: Tensor, accepted: Tensor, laws: Tensor
-) -> RoundEnds:
-    index = torch.arange(len(tokens))
-    history = torch.cat([torch.tensor(case.prompts[prompt]).expand(len(tokens), -1), tokens], 1)
-    size = case.target.vocab_size
-    groups = torch.zeros(len(tokens), dtype=torch.long)
-    for back in range(_suffix(size), 0, -1):
-        place = len(case.prompts[prompt]) + accepted - back
-        token = torch.where(place >= 0, history[index, place.clamp(min=0)], size)
-        groups = groups * _base(size) + token
-    return RoundEnds(groups.numpy(), tokens[index, accepted].numpy(), laws.numpy())
+) -> DrawnTokens:
+    groups = _contexts(case).groups(case.prompts[prompt], tokens, accepted)
+    last = tokens[torch.arange(len(tokens)), accepted]
+    return DrawnTokens(groups.numpy(), last.numpy(), laws.numpy())
 
 
-def context_label(case: DecoderCase, group: int) -> str:
-    """The last tokens of the contexts in a group, as a reader wants them."""
-    size = case.target.vocab_size
-    digits = []
-    for _ in range(_suffix(size)):
-        group, digit = divmod(group, _base(size))
-        digits.append("start" if digit == size else str(digit))
-    return "after ..., " + ", ".join(reversed(digits)) if digits else "anywhere"
+def round_end_label(case: DecoderCase, group: int) -> str:
+    """The contexts in a group, as a reader wants them."""
+    return _contexts(case).label(group)
 
 
-def _base(vocab_size: int) -> int:
-    return vocab_size + 1
-
-
-def _suffix(vocab_size: int) -> int:
-    """Last tokens that tell contexts apart."""
-    return next((n for n in (2, 1) if _base(vocab_size) ** n * vocab_size <= MOST_ENTRIES), 0)
+def _contexts(case: DecoderCase) -> Contexts:
+    return Contexts.told_apart(case.target.vocab_size, most_tokens=2)

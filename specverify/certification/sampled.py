@@ -10,8 +10,10 @@ from torch import Generator, Tensor
 
 from specverify.certification.decoder_case import DecoderCase
 from specverify.certification.decoder_evidence import DecoderEvidence
+from specverify.certification.positions import count_positions, new_positions
 from specverify.certification.round_ends import count_first_rounds, new_first_rounds
 from specverify.decoding.output import DecoderOutput
+from specverify.sampling.context_tally import ContextTally
 from specverify.sampling.first_rounds import FirstRounds
 from specverify.sampling.tally import Tally
 from specverify.subjects.guard import Call
@@ -40,12 +42,14 @@ class DecoderSampler:
     seed: int
     tallies: tuple[Tally, ...] = field(init=False)
     first_rounds: FirstRounds = field(init=False)
+    positions: ContextTally = field(init=False)
     findings: dict[str, None] = field(default_factory=dict)
     """Remarks of the calls, each once, in order of appearance."""
 
     def __post_init__(self) -> None:
         self.tallies = tuple(Tally(tree) for tree in self.case.trees)
         self.first_rounds = new_first_rounds(self.case)
+        self.positions = new_positions(self.case)
 
     def run(self, progress: Callable[[int], None]) -> None:
         """Sample; `progress` is told the number of runs done after each call.
@@ -66,7 +70,9 @@ class DecoderSampler:
 
     def evidence(self) -> DecoderEvidence:
         """What has been tallied so far."""
-        return DecoderEvidence(self.subject, self.case, self.tallies, self.first_rounds)
+        return DecoderEvidence(
+            self.subject, self.case, self.tallies, self.first_rounds, self.positions
+        )
 
     def _call(self, prompts: np.ndarray, call: int) -> DecoderOutput:
         prompt_ids, attention_mask = _left_padded([self.case.prompts[i] for i in prompts])
@@ -83,6 +89,7 @@ class DecoderSampler:
                 tokens = output.tokens[rows]
                 batch, probs = self.case.judge(index, tokens)
                 tally.add(batch)
+                count_positions(self.positions, self.case, index, tokens, probs)
                 if accepted is not None:
                     count_first_rounds(
                         self.first_rounds,

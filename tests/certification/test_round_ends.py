@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from specverify.certification.conditional import correction_distribution
+from specverify.certification.contexts import MOST_ENTRIES
 from specverify.certification.round_ends import (
-    MOST_ENTRIES,
-    context_label,
     count_first_rounds,
     new_first_rounds,
+    round_end_label,
 )
 from specverify.models.table import TableModel
 
@@ -39,7 +39,7 @@ def found(tally, case):
     """Observed tokens by their context in words."""
     groups, counts, _ = tally.strata()
     return {
-        (context_label(case, int(group)), token): int(count)
+        (round_end_label(case, int(group)), token): int(count)
         for group, row in zip(groups, counts, strict=True)
         for token, count in enumerate(row)
         if count

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specverify.properties.joint import TV_LIMIT, first_token, stopped_run
+from specverify.properties.joint import TV_LIMIT, each_position, first_token, stopped_run
 from specverify.statistics.bounds import tv_upper_bound
 from specverify.subjects.protocols import Capabilities, Subject
 
@@ -26,10 +26,18 @@ def test_the_whole_run_catches_what_the_first_token_cannot(mutant, evidence, rej
     assert rejects(stopped_run(made, ALPHA))
 
 
+@pytest.mark.slow
+def test_single_positions_show_what_whole_runs_spread_too_thin(evidence, rejects):
+    made = evidence("bonus-cooler", tokens=600_000)
+    assert rejects(each_position(made, ALPHA))
+    assert not rejects(stopped_run(made, ALPHA))
+
+
 @pytest.mark.parametrize("name", ["reference", "reference-block", "reference-match", "common-cut"])
 @pytest.mark.parametrize("settings", ["plain", "stopping"])
 def test_right_ones_pass(name, settings, evidence, calm):
     made = evidence(name, settings)
+    assert calm(each_position(made, ALPHA))
     assert calm(first_token(made, ALPHA))
     assert calm(stopped_run(made, ALPHA))
 
@@ -37,6 +45,7 @@ def test_right_ones_pass(name, settings, evidence, calm):
 @pytest.mark.parametrize("name", ["no-bonus-token", "permuted-draft", "stop-after-low-confidence"])
 def test_lookalikes_pass(name, evidence, calm):
     made = evidence(name)
+    assert calm(each_position(made, ALPHA))
     assert calm(first_token(made, ALPHA))
     assert calm(stopped_run(made, ALPHA))
 

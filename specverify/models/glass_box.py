@@ -1,7 +1,8 @@
 """Glass-box models: Hugging Face models whose cache is the token history, in the clear.
 
 A glass-box model is a real `PreTrainedModel` that runs in any Hugging Face style loop, yet its next
-token distribution is a row of a `TableModel`. What a real model computes from its cache, this one
+token distribution is a row of a `TableModel`. What a real model computes from abc import ABC, abstractmethod
+from its cache, this one
 looks up in it, so a cache, mask, position id or row that is wrong gives a distribution that is
 wrong by a known amount.
 """
@@ -53,7 +54,7 @@ class RecurrentGlassBoxConfig(GlassBoxConfig):
         self.layer_types = ["linear_attention"]
 
 
-class _TableLM(PreTrainedModel, GenerationMixin):
+class _TableLM(PreTrainedModel, GenerationMixin, ABC):
     """What both variants share: the table, and the Hugging Face call around the lookup."""
 
     base_model_prefix = "model"
@@ -123,6 +124,7 @@ class _TableLM(PreTrainedModel, GenerationMixin):
             output[_CACHE_FIELD] = cache
         return output.to_tuple() if return_dict is False else output
 
+    @abstractmethod
     def _read(
         self,
         input_ids: Tensor,
@@ -131,7 +133,6 @@ class _TableLM(PreTrainedModel, GenerationMixin):
         cache: Cache,
     ) -> Tensor:
         """Put the new tokens into the cache and return logits [B, T, V]."""
-        raise NotImplementedError
 
 
 class GlassBoxModel(_TableLM):

@@ -1,12 +1,12 @@
 """Glass-box models: Hugging Face models whose cache is the token history, in the clear.
 
 A glass-box model is a real `PreTrainedModel` that runs in any Hugging Face style loop, yet its next
-token distribution is a row of a `TableModel`. What a real model computes from abc import ABC, abstractmethod
-from its cache, this one
+token distribution is a row of a `TableModel`. What a real model computes from its cache, this one
 looks up in it, so a cache, mask, position id or row that is wrong gives a distribution that is
 wrong by a known amount.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import torch
@@ -133,6 +133,7 @@ class _TableLM(PreTrainedModel, GenerationMixin, ABC):
         cache: Cache,
     ) -> Tensor:
         """Put the new tokens into the cache and return logits [B, T, V]."""
+        ...
 
 
 class GlassBoxModel(_TableLM):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from specverify.certification.certificate import CaseRecord, NotApplicable, TestRecord
@@ -43,16 +44,14 @@ def run_decoder_case(
     except KeyboardInterrupt:
         interrupted = True
     evidence = sampler.evidence()
-    records, bound, missing, findings, skipped = _judge(evidence, properties, budget)
-    verdict, reason = case_verdict(records)
+    judged = _judge(evidence, properties, budget)
+    verdict, reason = case_verdict(judged.records)
     if failure is not None:
         reason = f"{reason}; later {failure}" if verdict == "violated" else failure
         verdict = worst([verdict, "error"])
     elif interrupted and verdict != "violated":
-        verdict, reason = (
-            "inconclusive",
-            f"interrupted after {evidence.runs:,} of {case.runs:,} runs",
-        )
+        verdict = "inconclusive"
+        reason = f"interrupted after {evidence.runs:,} of {case.runs:,} runs"
     not_applicable = [
         NotApplicable(property=f"settings.{name}", reason="the subject does not honour it")
         for name in planned.dropped
@@ -64,41 +63,47 @@ def run_decoder_case(
         settings=settings_record(case.settings),
         num_draft_tokens=case.num_draft_tokens,
         rows=planned.rows,
-        tests=tuple(records),
+        tests=tuple(judged.records),
         runs=evidence.runs,
         tokens=evidence.tokens,
-        tv_bound=bound,
-        tv_bound_alpha=budget.alpha if bound is not None else None,
-        missing=missing,
+        tv_bound=judged.bound,
+        tv_bound_alpha=budget.alpha if judged.bound is not None else None,
+        missing=judged.missing,
         counters=_counters(evidence),
-        findings=(*sampler.findings, *findings),
-        not_applicable=(*not_applicable, *skipped),
+        findings=(*sampler.findings, *judged.findings),
+        not_applicable=(*not_applicable, *judged.not_applicable),
         seconds=time.perf_counter() - begin,
     )
     return record, interrupted
 
 
-def _judge(
-    evidence: DecoderEvidence, properties: Sequence[Property], budget: Budget
-) -> tuple[list[TestRecord], float | None, str | None, list[str], list[NotApplicable]]:
+@dataclass
+class _Judged:
+    """What all properties together found on one case."""
+
+    records: list[TestRecord] = field(default_factory=list)
+    bound: float | None = None
+    missing: str | None = None
+    findings: list[str] = field(default_factory=list)
+    not_applicable: list[NotApplicable] = field(default_factory=list)
+
+
+def _judge(evidence: DecoderEvidence, properties: Sequence[Property], budget: Budget) -> _Judged:
     """Check every property on what was tallied."""
-    records: list[TestRecord] = []
-    bound, missing = None, None
-    findings: list[str] = []
-    skipped: list[NotApplicable] = []
-    if not evidence.runs:
-        return records, bound, missing, findings, skipped
-    for property in properties:
+    judged = _Judged()
+    for property in properties if evidence.runs else ():
         outcome = property.check(evidence, budget.alpha)
         if outcome.not_applicable:
-            skipped.append(NotApplicable(property=property.id, reason=outcome.not_applicable))
+            reason = outcome.not_applicable
+            judged.not_applicable.append(NotApplicable(property=property.id, reason=reason))
             continue
         kind = "sampled" if outcome.tests else "structural"
-        records += test_records(property, outcome, budget, kind)
-        findings += outcome.findings
-        bound = outcome.tv_bound if outcome.tv_bound is not None else bound
-        missing = outcome.missing or missing
-    return records, bound, missing, findings, skipped
+        judged.records += test_records(property, outcome, budget, kind)
+        judged.findings += outcome.findings
+        if outcome.tv_bound is not None:
+            judged.bound = outcome.tv_bound
+        judged.missing = outcome.missing or judged.missing
+    return judged
 
 
 def _counters(evidence: DecoderEvidence) -> dict[str, Any]:

@@ -96,3 +96,10 @@ def test_an_empty_run_is_nothing_to_judge(evidence):
         "short", "decoder", silent_end, Capabilities(models=frozenset({"language_model"}))
     )
     assert stopped_run(evidence(subject, tokens=600), ALPHA).not_applicable
+
+
+def test_a_random_transform_is_judged_by_its_mixture(evidence, calm):
+    """One coin a position: what is emitted has neither of the two distributions, but their mean."""
+    made = evidence("reference", '{"xtc_probability": 0.5, "presence_penalty": 0.5}')
+    for check in (each_position, first_token, stopped_run):
+        assert calm(check(made, ALPHA))

@@ -34,3 +34,10 @@ class SubjectError(SpecverifyError):
 
 class SubjectTimeout(SubjectError):
     """A call into the implementation under test ran past its time limit."""
+
+
+class CannotSteer(SpecverifyError):
+    """The randomness of a subject cannot be followed exactly; sampled evidence still can be had.
+
+    The message names the operation and, where there is one, the line of the subject.
+    """

@@ -1,0 +1,289 @@
+"""Every path a program can take through its own randomness, each with its exact probability."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor
+
+from specverify.errors import CannotSteer
+from specverify.exact.steering.draws import Group
+from specverify.exact.steering.mode import steered
+from specverify.exact.steering.outside import outside_randomness
+from specverify.exact.steering.path import Fork, Path, Policy
+from specverify.exact.steering.source_line import Line
+from specverify.exact.steering.steering import Steering
+from specverify.exact.steering.symbols import Pending
+
+Program = Callable[[Tensor, Generator], Tensor]
+"""Which rows to run, long [R], and the source of all draws, to what each emits, long [R, L]."""
+
+MAXIMUM_RUNS = 1 << 20
+_REPLAY_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Tokens of an output that were drawn and never looked at."""
+
+    place: Tensor
+    """long [N, 2]: row among the path's rows, and column."""
+    member: Tensor
+    """long [N]: which of the group's draws."""
+    group: Group
+
+    @property
+    def probabilities(self) -> Tensor:
+        """float64 [N, n]."""
+        return self.group.probabilities[self.member]
+
+    @property
+    def values(self) -> Tensor:
+        """long [N, n]."""
+        values = self.group.values
+        return values.expand(len(self.member), -1) if values.dim() == 1 else values[self.member]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A path that came to its end."""
+
+    rows: Tensor
+    """long [R]."""
+    probability: Tensor
+    """float64 [R], positive."""
+    tokens: Tensor
+    """long [R, L]; what stands in the places of `slots` means nothing."""
+    slots: tuple[Slot, ...]
+    choices: tuple[int, ...]
+    """Outcome of each decision."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A path of one row on which the program raised."""
+
+    rows: Tensor
+    probability: Tensor
+    error: Exception
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Rows that share the beginning of a path."""
+
+    rows: Tensor
+    script: tuple[int, ...]
+    reached: Tensor
+    """float64 [R]: probability of the script, as an earlier run found it."""
+
+    def part(self, kept: Tensor) -> "_Task":
+        return _Task(self.rows[kept], self.script, self.reached[kept])
+
+
+@dataclass
+class Exploration:
+    """Runs a program along every path.
+
+    All rows of a run take the same decisions, each with its own probability, so a batch needs no
+    more runs than one row. A leaf costs one run: it follows its script, then takes the likeliest
+    outcome of each further decision; the others are put on a stack. The number of leaves grows
+    exponentially with the decisions that matter. A draw that nothing looks at before the output is
+    none of them.
+    """
+
+    program: Program
+    maximum_runs: int = MAXIMUM_RUNS
+    seed: int = 0
+    """Of the randomness outside torch, which changes with every run, and of torch's generators."""
+    runs: int = 0
+    global_draws: dict[Line, None] = field(default_factory=dict)
+    """Lines that draw from torch's global generator."""
+    repeated: dict[tuple[Line, Line], None] = field(default_factory=dict)
+    """Lines that draw from a generator state that was drawn from before, with the first of them."""
+    reused: dict[tuple[Line, Line], None] = field(default_factory=dict)
+    """Lines that draw a uniform, and lines that decide by it after it has decided already."""
+
+    def paths(self, rows: Tensor) -> Iterator[Leaf | Crash]:
+        """Explore.
+
+        Args:
+            rows: long [R].
+
+        Yields:
+            Leaves and crashes; the probabilities of each row sum to 1 over all of them.
+
+        Raises:
+            CannotSteer: something cannot be followed, or the program is not determined by its
+                arguments and torch's randomness.
+        """
+        stack = [_Task(rows, (), torch.ones(len(rows), dtype=torch.float64))]
+        while stack:
+            task = stack.pop()
+            path, result = self._run(task.rows, _following(task.script))
+            _check_replay(path, task)
+            possible = path.probability > 0
+            if isinstance(result, Exception) and len(task.rows) > 1:
+                # Rows that cannot come this far are only passengers; if there are none, halves
+                # find out which rows raise.
+                if bool(possible.all()):
+                    possible = torch.arange(len(possible)) < len(possible) // 2
+                stack += [task.part(kept) for kept in (possible, ~possible) if bool(kept.any())]
+                continue
+            for index in range(len(task.script), len(path.forks)):
+                stack += _others(path, index, task.rows)
+            if bool(possible.any()):
+                yield _end(path, task.rows, result, possible)
+
+    def mixed(self, rows: Tensor, seed: int) -> tuple[Leaf, list[tuple[int, ...]]]:
+        """One run in which every row takes decisions of its own, at random.
+
+        Returns:
+            What came out, and the decisions of each row.
+        """
+        generator = torch.Generator().manual_seed(seed)
+
+        def policy(index: int, probabilities: Tensor, reached: Tensor) -> Tensor:
+            spread = (probabilities.T > 0).double()
+            return torch.multinomial(spread, 1, generator=generator)[:, 0]
+
+        path, result = self._run(rows, policy)
+        if isinstance(result, Exception):
+            raise CannotSteer(f"rows that decide differently raise {result!r}")
+        leaf = _end(path, rows, result, torch.ones(len(rows), dtype=torch.bool))
+        assert isinstance(leaf, Leaf)
+        taken = [fork.chosen.tolist() for fork in path.forks]
+        return leaf, [tuple(column[row] for column in taken) for row in range(len(rows))]
+
+    def _run(self, rows: Tensor, policy: Policy) -> tuple[Path, "Ended | Exception"]:
+        if self.runs >= self.maximum_runs:
+            raise CannotSteer(
+                f"more than {self.maximum_runs:,} paths; use a smaller vocabulary, fewer draft "
+                "tokens or a shorter run"
+            )
+        self.runs += 1
+        seed = self.seed + self.runs
+        generator = Generator().manual_seed(seed)
+        path = Path(len(rows), policy)
+        steering = Steering(path, generator)
+        result: Ended | Exception
+        with outside_randomness(seed + 1):
+            try:
+                with steered(steering):
+                    tokens = self.program(rows, generator)
+                result = _finish(steering, tokens)
+            except CannotSteer:
+                raise
+            except Exception as error:
+                if steering.refusal is not None:
+                    raise steering.refusal from error
+                result = error
+        self.global_draws |= steering.global_draws
+        self.repeated |= steering.repeated
+        self.reused |= path.reused
+        return path, result
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run emitted."""
+
+    tokens: Tensor
+    slots: tuple[Slot, ...]
+
+
+def _following(script: tuple[int, ...]) -> Policy:
+    """The script's outcomes, then the likeliest ones."""
+
+    def policy(index: int, probabilities: Tensor, reached: Tensor) -> Tensor:
+        if index < len(script):
+            option = torch.tensor(script[index])
+        else:
+            option = (probabilities @ reached).argmax()
+        return option.expand(probabilities.shape[1])
+
+    return policy
+
+
+def _check_replay(path: Path, task: _Task) -> None:
+    """Refuse a program that decides otherwise when it is run again."""
+    length = len(task.script)
+    if not length:
+        return
+    reached = None
+    if len(path.forks) > length:
+        reached = path.forks[length].before
+    elif len(path.forks) == length:
+        reached = path.probability
+    if reached is None or not torch.allclose(
+        reached, task.reached, rtol=_REPLAY_TOLERANCE, atol=0.0
+    ):
+        raise CannotSteer(
+            "the same decisions lead elsewhere when the subject is run again: something outside "
+            "torch's randomness decides (numpy, random, time, or state kept between calls)"
+        )
+
+
+def _others(path: Path, index: int, rows: Tensor) -> Iterator[_Task]:
+    """The outcomes of a decision that were not taken."""
+    fork: Fork = path.forks[index]
+    taken = int(fork.chosen[0])
+    script = tuple(int(earlier.chosen[0]) for earlier in path.forks[:index])
+    for option, probabilities in enumerate(fork.probabilities):
+        reached = fork.before * probabilities
+        if option != taken and bool((reached > 0).any()):
+            yield _Task(rows, (*script, option), reached).part(reached > 0)
+
+
+def _end(path: Path, rows: Tensor, result: "Ended | Exception", possible: Tensor) -> Leaf | Crash:
+    if isinstance(result, Exception):
+        return Crash(rows, path.probability, result)
+    renumbered = possible.cumsum(0) - 1
+    slots = []
+    for slot in result.slots:
+        kept = possible[slot.place[:, 0]]
+        place = slot.place[kept].clone()
+        place[:, 0] = renumbered[place[:, 0]]
+        if len(place):
+            slots.append(Slot(place, slot.member[kept], slot.group))
+    choices = tuple(int(fork.chosen[0]) for fork in path.forks)
+    return Leaf(
+        rows[possible], path.probability[possible], result.tokens[possible], tuple(slots), choices
+    )
+
+
+def _finish(steering: Steering, tokens: Tensor) -> Ended:
+    """Read the output, the draws in it apart."""
+    symbol = steering.shadows.of(tokens)
+    if symbol is not None and not isinstance(symbol, Pending):
+        steering.settle_in(tokens, symbol)
+        symbol = steering.shadows.of(tokens)
+    if symbol is None:
+        return Ended(tokens.long().clone(), ())
+    if not isinstance(symbol, Pending):
+        raise steering.refuse("the output holds random numbers that were never decided")
+    places = (symbol.ids >= 0).nonzero()
+    draws = symbol.ids[places[:, 0], places[:, 1]]
+    _claim(steering, places, draws)
+    slots = []
+    for group in steering.draws.groups:
+        inside = (draws >= group.first) & (draws < group.first + len(group.row))
+        if bool(inside.any()):
+            slots.append(Slot(places[inside], draws[inside] - group.first, group))
+    return Ended(tokens.long().clone(), tuple(slots))
+
+
+def _claim(steering: Steering, places: Tensor, draws: Tensor) -> None:
+    """Make sure that no two draws of a row depend on the same noise."""
+    rank = torch.zeros(len(places), dtype=torch.long)
+    if len(places) > 1:
+        same = places[1:, 0] == places[:-1, 0]
+        for index in same.nonzero()[:, 0].tolist():
+            rank[index + 1] = rank[index] + 1
+    for turn in range(int(rank.max()) + 1 if len(rank) else 0):
+        chosen = draws[rank == turn]
+        for group in steering.draws.groups:
+            member = chosen[(chosen >= group.first) & (chosen < group.first + len(group.row))]
+            member = (member - group.first).unique()
+            if len(member) and group.noise is not None and group.edges is None:
+                steering.path.claim(group.noise[member], group.line)

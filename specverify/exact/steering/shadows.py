@@ -1,0 +1,90 @@
+"""Which elements of which tensors are random: kept by storage, so that views and bases agree."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specverify.errors import CannotSteer
+from specverify.exact.steering.symbols import Pending, Symbol, concrete
+
+_storage_of = torch.Tensor.untyped_storage
+_NO_STORAGE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
+
+@dataclass
+class _Shadow:
+    owner: Tensor
+    """Keeps the storage alive, so that its address is not used again."""
+    symbol: Symbol
+    """Aligned with the elements of the whole storage."""
+
+
+class Shadows:
+    """Symbols by storage."""
+
+    def __init__(self) -> None:
+        self._shadows: dict[int, _Shadow] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._shadows)
+
+    def of(self, tensor: Tensor) -> Symbol | None:
+        """The symbol of a tensor, aligned with its shape; None if nothing in it is random."""
+        shadow = self._shadows.get(_key(tensor))
+        if shadow is None:
+            return None
+        if shadow.owner.element_size() != tensor.element_size():
+            raise CannotSteer(
+                f"random numbers of {shadow.owner.dtype} are read as {tensor.dtype} through "
+                "view(dtype)"
+            )
+        symbol = shadow.symbol.map(lambda field: _window(field, tensor))
+        return None if concrete(symbol.ids) else symbol
+
+    def set(self, tensor: Tensor, symbol: Symbol) -> None:
+        """Say what a tensor holds from now on.
+
+        Raises:
+            CannotSteer: other parts of its storage hold random numbers with another history.
+        """
+        shadow = self._shadows.get(_key(tensor))
+        if shadow is not None and not shadow.symbol.like(symbol):
+            _window(shadow.symbol.ids, tensor).fill_(-1)
+            if not concrete(shadow.symbol.ids):
+                raise CannotSteer(
+                    "random numbers with different histories are put into one tensor, part by part"
+                )
+            shadow = None
+        if shadow is None:
+            size = _storage_of(tensor).nbytes() // tensor.element_size()
+            flat = symbol.map(lambda field: field.new_zeros(size))
+            flat.ids.fill_(-1)
+            shadow = self._shadows[_key(tensor)] = _Shadow(tensor.detach(), flat)
+        for flat, field in zip(shadow.symbol.aligned(), symbol.aligned(), strict=True):
+            _window(flat, tensor).copy_(field)
+
+    def clear(self, tensor: Tensor) -> None:
+        """Say that a tensor holds plain values from now on."""
+        shadow = self._shadows.get(_key(tensor))
+        if shadow is not None:
+            _window(shadow.symbol.ids, tensor).fill_(-1)
+
+    def pending(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Ids and values of every storage that holds drawn tokens, flat and writable."""
+        for shadow in self._shadows.values():
+            if isinstance(shadow.symbol, Pending):
+                owner = shadow.owner
+                flat = torch.empty(0, dtype=owner.dtype).set_(_storage_of(owner))
+                yield shadow.symbol.ids, flat
+
+
+def _key(tensor: Tensor) -> int:
+    if tensor.layout in _NO_STORAGE:
+        return -1
+    return _storage_of(tensor)._cdata
+
+
+def _window(field: Tensor, tensor: Tensor) -> Tensor:
+    return field.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())

@@ -1,0 +1,34 @@
+"""Where in the subject's code something happens."""
+
+import linecache
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+_OWN = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+
+
+class Line(NamedTuple):
+    """A line of code."""
+
+    path: str
+    number: int
+
+    def __str__(self) -> str:
+        code = linecache.getline(self.path, self.number).strip()
+        place = f"{'/'.join(Path(self.path).parts[-2:])}:{self.number}"
+        return f"{place}: {code}" if code else place
+
+
+def current_line() -> Line:
+    """The innermost line that is neither torch's nor the steering's own."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((_OWN, _TORCH)):
+            break
+        frame = frame.f_back
+    return Line(frame.f_code.co_filename, frame.f_lineno)

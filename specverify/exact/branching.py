@@ -34,12 +34,12 @@ class Slot:
 
     @property
     def probabilities(self) -> Tensor:
-        """float64 [N, n]."""
+        """Of each of them, float64 [N, n]."""
         return self.group.probabilities[self.member]
 
     @property
     def values(self) -> Tensor:
-        """long [N, n]."""
+        """What the draws can become, long [N, n]."""
         values = self.group.values
         return values.expand(len(self.member), -1) if values.dim() == 1 else values[self.member]
 
@@ -61,24 +61,19 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Crash:
-    """A path of one row on which the program raised."""
+    """A path on which the program raised; there is one row only."""
 
-    rows: Tensor
-    probability: Tensor
+    probability: float
     error: Exception
 
 
 @dataclass(frozen=True)
 class _Task:
-    """Rows that share the beginning of a path."""
+    """The beginning of a path."""
 
-    rows: Tensor
     script: tuple[int, ...]
     reached: Tensor
-    """float64 [R]: probability of the script, as an earlier run found it."""
-
-    def part(self, kept: Tensor) -> "_Task":
-        return _Task(self.rows[kept], self.script, self.reached[kept])
+    """float64 [R]: its probability, as an earlier run found it."""
 
 
 @dataclass
@@ -117,23 +112,35 @@ class Exploration:
             CannotSteer: something cannot be followed, or the program is not determined by its
                 arguments and torch's randomness.
         """
-        stack = [_Task(rows, (), torch.ones(len(rows), dtype=torch.float64))]
+        stack = [_Task((), torch.ones(len(rows), dtype=torch.float64))]
         while stack:
             task = stack.pop()
-            path, result = self._run(task.rows, _following(task.script))
+            path, result = self._run(rows, _following(task.script))
             _check_replay(path, task)
-            possible = path.probability > 0
-            if isinstance(result, Exception) and len(task.rows) > 1:
-                # Rows that cannot come this far are only passengers; if there are none, halves
-                # find out which rows raise.
-                if bool(possible.all()):
-                    possible = torch.arange(len(possible)) < len(possible) // 2
-                stack += [task.part(kept) for kept in (possible, ~possible) if bool(kept.any())]
-                continue
+            if isinstance(result, Exception) and len(rows) > 1:
+                raise CannotSteer(f"a row of a batch raises {result!r}") from result
             for index in range(len(task.script), len(path.forks)):
-                stack += _others(path, index, task.rows)
-            if bool(possible.any()):
-                yield _end(path, task.rows, result, possible)
+                stack += _others(path, index)
+            if isinstance(result, Exception):
+                yield Crash(float(path.probability[0]), result)
+            elif bool((path.probability > 0).any()):
+                yield _leaf(path, rows, result)
+
+    @property
+    def findings(self) -> list[str]:
+        """Generator states that were drawn from twice, in words."""
+        return [
+            f"draws twice from the same generator state: {first} and {second}"
+            for first, second in self.repeated
+        ]
+
+    @property
+    def reuses(self) -> list[str]:
+        """Uniforms that decided more than once, in words."""
+        return [
+            f"a uniform drawn at {drawn} decides more than once, again at {used}"
+            for drawn, used in self.reused
+        ]
 
     def mixed(self, rows: Tensor, seed: int) -> tuple[Leaf, list[tuple[int, ...]]]:
         """One run in which every row takes decisions of its own, at random.
@@ -150,8 +157,7 @@ class Exploration:
         path, result = self._run(rows, policy)
         if isinstance(result, Exception):
             raise CannotSteer(f"rows that decide differently raise {result!r}")
-        leaf = _end(path, rows, result, torch.ones(len(rows), dtype=torch.bool))
-        assert isinstance(leaf, Leaf)
+        leaf = _leaf(path, rows, result)
         taken = [fork.chosen.tolist() for fork in path.forks]
         return leaf, [tuple(column[row] for column in taken) for row in range(len(rows))]
 
@@ -224,7 +230,7 @@ def _check_replay(path: Path, task: _Task) -> None:
         )
 
 
-def _others(path: Path, index: int, rows: Tensor) -> Iterator[_Task]:
+def _others(path: Path, index: int) -> Iterator[_Task]:
     """The outcomes of a decision that were not taken."""
     fork: Fork = path.forks[index]
     taken = int(fork.chosen[0])
@@ -232,12 +238,12 @@ def _others(path: Path, index: int, rows: Tensor) -> Iterator[_Task]:
     for option, probabilities in enumerate(fork.probabilities):
         reached = fork.before * probabilities
         if option != taken and bool((reached > 0).any()):
-            yield _Task(rows, (*script, option), reached).part(reached > 0)
+            yield _Task((*script, option), reached)
 
 
-def _end(path: Path, rows: Tensor, result: "Ended | Exception", possible: Tensor) -> Leaf | Crash:
-    if isinstance(result, Exception):
-        return Crash(rows, path.probability, result)
+def _leaf(path: Path, rows: Tensor, result: "Ended") -> Leaf:
+    """The rows that can come this far."""
+    possible = path.probability > 0
     renumbered = possible.cumsum(0) - 1
     slots = []
     for slot in result.slots:

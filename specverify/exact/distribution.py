@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from specverify.errors import CannotSteer
 from specverify.exact.joint import Tokens
 
 Method = Literal["branching", "forcing", "coins"]
@@ -26,9 +27,27 @@ class JointDistribution:
     crashes: Mapping[str, float]
     """Exceptions the subject raised, as text, with the probability that it does."""
     findings: tuple[str, ...] = ()
-    """Oddities in how it uses its randomness, such as one number that decides twice."""
+    """Mistakes in how it uses randomness, such as a generator state that is drawn from twice."""
+    reuses: tuple[str, ...] = ()
+    """Uniforms that decided more than once. A draw by thresholds does that rightly; beside a wrong
+    distribution it is a diagnosis."""
+    alone: str | None = None
+    """Why the rows of a batch had to be followed one by one, where they had to be."""
 
     @property
     def total(self) -> float:
         """Mass of everything together; 1 within `MASS_TOLERANCE`."""
         return math.fsum([*self.probabilities.values(), *self.crashes.values()])
+
+    def checked(self) -> "JointDistribution":
+        """The same, if its masses sum to 1.
+
+        Raises:
+            CannotSteer: they do not, which no right computation leaves behind.
+        """
+        if not abs(self.total - 1) <= MASS_TOLERANCE:
+            raise CannotSteer(
+                f"the masses of all outcomes sum to {self.total!r}, not to 1; the subject's "
+                "randomness was not followed rightly"
+            )
+        return self

@@ -14,8 +14,32 @@ from specverify.exact.steering.steering import Steering
 from specverify.exact.steering.symbols import Form, Noise, Step, Symbol
 
 MONOTONE = frozenset(
-    "mul add sub rsub div true_divide log log2 log10 log1p exp expm1 neg reciprocal sqrt pow square "
-    "clamp clamp_min clamp_max minimum maximum sigmoid _to_copy".split()
+    [
+        "mul",
+        "add",
+        "sub",
+        "rsub",
+        "div",
+        "true_divide",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "exp",
+        "expm1",
+        "neg",
+        "reciprocal",
+        "sqrt",
+        "pow",
+        "square",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "minimum",
+        "maximum",
+        "sigmoid",
+        "_to_copy",
+    ]
 )
 """Operations that never change direction on [0, 1], whatever the other operand."""
 
@@ -139,7 +163,11 @@ def _scaled(
     if form == "inv":
         return form, weight + factor
     positive = not isinstance(other, Tensor) or other.numel() == 1
-    return ("order", weight) if form != "log" and positive and bool(factor.isfinite()) else (None, None)
+    return (
+        ("order", weight)
+        if form != "log" and positive and bool(factor.isfinite())
+        else (None, None)
+    )
 
 
 def _shifted(

@@ -51,7 +51,7 @@ def search(steering: Steering, operation: Operation, symbols: dict[int, Symbol])
     if unsupported or not isinstance(noise, Noise) or noise.dtype is None:
         raise steering.refuse(f"{operation.name} of random numbers")
     boundaries, values = operation.args[1 - place], operation.args[place]
-    right = operation.argument("right", False)
+    right = operation.argument("right", default=False)
     below = torch.le if right else torch.lt
     result = operation.run()
     count = boundaries.shape[-1]
@@ -83,7 +83,7 @@ def reduce(steering: Steering, operation: Operation, symbols: dict[int, Symbol])
     if bool(((moved.above != moved.above.logical_or(sides).all(-1, keepdim=True)) & ~sides).any()):
         return NotImplemented
     result = operation.run()
-    keepdim = bool(operation.argument("keepdim", False))
+    keepdim = bool(operation.argument("keepdim", default=False))
     _draw(
         steering,
         tensor.movedim(dim, -1).bool(),
@@ -157,15 +157,20 @@ def _threshold(
 
     before, after = at(low), at(high - 1)
     result.copy_(torch.where(random, after, result))
-    random &= before != after
-    if not bool(random.any()):
+    open_ = random & (before != after)
+    if not bool(open_.any()):
         return None
     left, right = _bracket(noise, low, high - 1, at, before, after, numbers)
-    while bool(((right - left > 1) & random).any()):
+    while bool(((right - left > 1) & open_).any()):
         middle = (left + right) // 2
         same = at(middle) == before
         left, right = torch.where(same, middle, left), torch.where(same, right, middle)
-    return Threshold(torch.where(random, noise.ids, -1), right, after)
+    if steering.path.rows == 1:
+        return Threshold(torch.where(open_, noise.ids, -1), right, after)
+    # What is certain in one row is a decision in another, and rows decide in step.
+    above = torch.where(open_, after, after[open_][0])
+    certain = torch.where(after == above, low, high)
+    return Threshold(noise.ids, torch.where(open_, right, certain), above)
 
 
 def _bracket(

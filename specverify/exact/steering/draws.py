@@ -93,7 +93,7 @@ class Draws:
             rows = torch.stack([group.row[member] for group, member in found])
             for index in self._path.columns(rows):
                 self._take_one_a_row([found[i] for i in index.tolist()], draws[index])
-        self._put(dict.fromkeys(wanted))
+        self._shadows.put({draw: self._known[draw] for draw in wanted})
 
     def _take_one_a_row(self, found: list[tuple[Group, int]], draws: Tensor) -> None:
         group = found[0][0]
@@ -123,16 +123,8 @@ class Draws:
         """What draws that were taken became."""
         return torch.tensor([self._known[draw] for draw in draws.tolist()])
 
-    def refresh(self, tensor: Tensor, ids: Tensor) -> None:
-        """Put into a tensor those of its draws that have been taken before it was made."""
-        if any(draw in self._known for draw in ids.reshape(-1).tolist()):
-            self._put({d: None for d in ids.reshape(-1).tolist() if d in self._known})
-
-    def _put(self, draws: dict[int, None]) -> None:
-        for ids, values in self._shadows.pending():
-            for place in (ids >= 0).nonzero()[:, 0].tolist():
-                draw = int(ids[place])
-                if draw in draws:
-                    values[place] = self._known[draw]
-                    ids[place] = -1
-
+    def refresh(self, ids: Tensor) -> None:
+        """Put in the values of draws that were taken before the tensor that holds them was made."""
+        taken = {d: self._known[d] for d in ids.reshape(-1).tolist() if d in self._known}
+        if taken:
+            self._shadows.put(taken)

@@ -20,9 +20,26 @@ from specverify.exact.steering.steering import Steering
 from specverify.exact.steering.symbols import Noise, Symbol, Threshold
 
 _SHAPES = frozenset(
-    "empty_like zeros_like ones_like full_like new_empty new_zeros new_ones new_full "
-    "new_empty_strided size sym_size stride sym_stride numel sym_numel dim is_same_size "
-    "_has_compatible_shallow_copy_type".split()
+    [
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_empty",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty_strided",
+        "size",
+        "sym_size",
+        "stride",
+        "sym_stride",
+        "numel",
+        "sym_numel",
+        "dim",
+        "is_same_size",
+        "_has_compatible_shallow_copy_type",
+    ]
 )
 """Operations that look at the shape alone."""
 
@@ -45,12 +62,16 @@ class SteeringMode(TorchDispatchMode):
         draws = torch.Tag.nondeterministic_seeded in func.tags
         if not draws and not steering.shadows:
             return func(*args, **kwargs)
+        if (
+            not draws
+            and not steering.shadows.among(args)
+            and not steering.shadows.among(kwargs.values())
+        ):
+            return func(*args, **kwargs)
         operation = Operation(func, args, kwargs)
         try:
             if draws:
                 return draw(steering, operation)
-            if all(steering.shadows.of(tensor) is None for tensor in operation.tensors()):
-                return _plainly(steering, operation)
             return _followed(steering, operation)
         except CannotSteer as error:
             steering.refusal = steering.refusal or error

@@ -38,7 +38,7 @@ class Operation:
             return self.func
         return getattr(getattr(torch.ops.aten, self.name), self.func._overloadname)
 
-    def argument(self, name: str, default: Any = None) -> Any:
+    def argument(self, name: str, *, default: Any = None) -> Any:
         """An argument by the name it has in the schema."""
         for place, declared in enumerate(self.func._schema.arguments):
             if declared.name == name:

@@ -30,7 +30,9 @@ def race(steering: Steering, operation: Operation, symbols: dict[int, Symbol]) -
     noise, tensor = symbols[0], operation.args[0]
     if not isinstance(noise, Noise) or noise.form is None or noise.log_weight is None:
         raise steering.refuse(f"{operation.name} of random numbers that are no race")
-    smallest = operation.name in ("argmin", "min") or not operation.argument("largest", True)
+    smallest = operation.name in ("argmin", "min") or not operation.argument(
+        "largest", default=True
+    )
     if noise.form not in (SMALLEST_WINS if smallest else LARGEST_WINS):
         raise steering.refuse(f"{operation.name} finds the loser of a race")
     if tensor.dtype not in (torch.float32, torch.float64):
@@ -41,8 +43,8 @@ def race(steering: Steering, operation: Operation, symbols: dict[int, Symbol]) -
         raise steering.refuse("topk of more than one winner of a race")
     result = operation.run()
     winners = result if isinstance(result, Tensor) else result[1]
-    dim = operation.argument("dim", -1 if operation.name == "topk" else None)
-    keep = operation.name == "topk" or bool(operation.argument("keepdim", False))
+    dim = operation.argument("dim", default=-1 if operation.name == "topk" else None)
+    keep = operation.name == "topk" or bool(operation.argument("keepdim", default=False))
     if dim is None:
         dim, keep = 0, False
         noise, tensor = noise.map(torch.Tensor.flatten), tensor.flatten()

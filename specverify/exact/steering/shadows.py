@@ -1,7 +1,8 @@
 """Which elements of which tensors are random: kept by storage, so that views and bases agree."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,16 @@ class Shadows:
 
     def __bool__(self) -> bool:
         return bool(self._shadows)
+
+    def among(self, arguments: Iterable[Any]) -> bool:
+        """Whether any tensor among the arguments, lists included, holds something random."""
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                if _key(argument) in self._shadows and self.of(argument) is not None:
+                    return True
+            elif isinstance(argument, (list, tuple)) and self.among(argument):
+                return True
+        return False
 
     def of(self, tensor: Tensor) -> Symbol | None:
         """The symbol of a tensor, aligned with its shape; None if nothing in it is random."""
@@ -70,14 +81,22 @@ class Shadows:
         shadow = self._shadows.get(_key(tensor))
         if shadow is not None:
             _window(shadow.symbol.ids, tensor).fill_(-1)
+            if concrete(shadow.symbol.ids):
+                del self._shadows[_key(tensor)]
 
-    def pending(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Ids and values of every storage that holds drawn tokens, flat and writable."""
-        for shadow in self._shadows.values():
-            if isinstance(shadow.symbol, Pending):
-                owner = shadow.owner
-                flat = torch.empty(0, dtype=owner.dtype).set_(_storage_of(owner))
-                yield shadow.symbol.ids, flat
+    def put(self, known: Mapping[int, int]) -> None:
+        """Replace drawn tokens by their values, wherever they have been carried."""
+        for key, shadow in list(self._shadows.items()):
+            if not isinstance(shadow.symbol, Pending):
+                continue
+            ids, owner = shadow.symbol.ids, shadow.owner
+            values = torch.empty(0, dtype=owner.dtype).set_(_storage_of(owner))
+            for place, draw in enumerate(ids.tolist()):
+                if draw in known:
+                    values[place] = known[draw]
+                    ids[place] = -1
+            if concrete(ids):
+                del self._shadows[key]
 
 
 def _key(tensor: Tensor) -> int:

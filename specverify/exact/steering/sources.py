@@ -85,7 +85,7 @@ def _uniform(
         ids = torch.cat([again, ids.reshape(-1)[len(again) :]]).reshape(ids.shape)
     result.fill_(0.5)
     noise = Noise(ids, dtype=dtype)
-    low, high = operation.argument("from", 0.0), operation.argument("to", 1.0)
+    low, high = operation.argument("from", default=0.0), operation.argument("to", default=1.0)
     if operation.name != "uniform" or (low, high) == (0.0, 1.0):
         return noise
     result.mul_(high - low).add_(low)
@@ -96,7 +96,7 @@ def _exponential(
     steering: Steering, operation: Operation, result: Tensor, line: Line, earlier: Noise | None
 ) -> Symbol:
     _refuse_repeat(earlier, line)
-    rate = float(operation.argument("lambd", 1.0))
+    rate = float(operation.argument("lambd", default=1.0))
     result.fill_(1.0)
     weight = torch.full(result.shape, rate, dtype=torch.float64).log()
     return Noise(steering.path.exponentials(result.shape, line), form="exp", log_weight=weight)
@@ -106,13 +106,15 @@ def _bernoulli(
     steering: Steering, operation: Operation, result: Tensor, line: Line, earlier: Noise | None
 ) -> None:
     """Coins that are decided at once."""
-    given = operation.argument("p", 0.5) if operation.in_place else operation.argument("p")
+    given = operation.argument("p", default=0.5) if operation.in_place else operation.argument("p")
     given = operation.args[0] if given is None else given
     ids = steering.path.uniforms(result.shape, _COIN, line)
     if earlier is not None:
         _refuse_repeat(earlier, line)
     cut = (torch.as_tensor(given).double() * _COIN).round().long().expand(result.shape).reshape(-1)
-    heads = steering.path.decide(ids.reshape(-1), cut, torch.zeros_like(cut, dtype=torch.bool), line)
+    heads = steering.path.decide(
+        ids.reshape(-1), cut, torch.zeros_like(cut, dtype=torch.bool), line
+    )
     result.copy_(heads.reshape(result.shape))
 
 
@@ -120,8 +122,8 @@ def _integers(
     steering: Steering, operation: Operation, result: Tensor, line: Line, earlier: Noise | None
 ) -> Symbol:
     _refuse_repeat(earlier, line)
-    low = operation.argument("low", operation.argument("from", 0))
-    high = operation.argument("high", operation.argument("to"))
+    low = operation.argument("low", default=operation.argument("from", default=0))
+    high = operation.argument("high", default=operation.argument("to"))
     if high is None or high - low > _LARGEST_RANGE:
         return _opaque(steering, operation, result, line, earlier)
     probabilities = torch.full((result.numel(), high - low), 1 / (high - low), dtype=torch.float64)
@@ -157,15 +159,13 @@ def _multinomial(steering: Steering, operation: Operation, line: Line, state: in
     values = torch.arange(rows.shape[-1])
     columns: list[Tensor] = []
     for _ in range(count):
-        if columns and not operation.argument("replacement", False):
+        if columns and not operation.argument("replacement", default=False):
             steering.draws.take(columns[-1])
             left = left.scatter(1, steering.draws.known(columns[-1]).unsqueeze(1), 0.0)
-        columns.append(
-            steering.draws.add(left / left.sum(-1, keepdim=True), values, row, line)
-        )
+        columns.append(steering.draws.add(left / left.sum(-1, keepdim=True), values, row, line))
     pending = torch.stack(columns, -1).reshape(result.shape)
     steering.shadows.set(result, Pending(pending))
-    steering.draws.refresh(result, pending)
+    steering.draws.refresh(pending)
     return result
 
 

@@ -72,9 +72,10 @@ class Noise(Symbol):
         return replace(self, ids=ids, log_weight=weight, operands=tuple(rest))
 
     def like(self, other: Symbol) -> bool:
-        return (
-            isinstance(other, Noise)
-            and (self.dtype, self.steps, self.form) == (other.dtype, other.steps, other.form)
+        return isinstance(other, Noise) and (self.dtype, self.steps, self.form) == (
+            other.dtype,
+            other.steps,
+            other.form,
         )
 
     def value(self, integers: Tensor) -> Tensor:

@@ -35,9 +35,6 @@ def compare(steering: Steering, operation: Operation, symbols: dict[int, Symbol]
     if threshold is None:
         return result
     steering.shadows.set(result, threshold)
-    ids = threshold.ids[threshold.ids >= 0]
-    if len(ids.unique()) == len(ids):
-        steering.decide(result, threshold)
     return result
 
 

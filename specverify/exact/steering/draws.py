@@ -77,6 +77,12 @@ class Draws:
         group = next(group for group in reversed(self.groups) if group.first <= draw)
         return group, draw - group.first
 
+    def possible(self, draw: int) -> Tensor:
+        """Values that a draw may still become, long [n]."""
+        group, member = self.find(draw)
+        outcomes = (group.probabilities[member] > 0).nonzero()[:, 0]
+        return group.value_of(torch.full_like(outcomes, member), outcomes)
+
     def settle(self, uniforms: Tensor) -> None:
         """Take the draws that depend on uniforms which are about to be used again."""
         if self._waiting:

@@ -1,6 +1,6 @@
 """The mode that sees every operation of a steered run and decides what becomes of it."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,14 +10,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specverify.errors import CannotSteer
 from specverify.exact.steering.arithmetic import MONOTONE, arithmetic, softmax
+from specverify.exact.steering.certainties import QUESTIONS, ask
+from specverify.exact.steering.coins_in_order import (
+    BOUNDED,
+    MASKS,
+    NEGATIONS,
+    SCANS,
+    bound,
+    mask,
+    negate,
+    scan,
+)
 from specverify.exact.steering.comparisons import COMPARISONS, SEARCHES, compare, reduce, search
 from specverify.exact.steering.escapes import watched
 from specverify.exact.steering.movement import MOVED, move
 from specverify.exact.steering.operation import Operation
 from specverify.exact.steering.races import RACES, race
+from specverify.exact.steering.source_line import current_line
 from specverify.exact.steering.sources import draw
 from specverify.exact.steering.steering import Steering
-from specverify.exact.steering.symbols import Noise, Symbol, Threshold
+from specverify.exact.steering.symbols import Noise, Symbol
 
 _SHAPES = frozenset(
     [
@@ -43,9 +55,6 @@ _SHAPES = frozenset(
 )
 """Operations that look at the shape alone."""
 
-_NEGATIONS = frozenset({"bitwise_not", "logical_not"})
-_REDUCTIONS = frozenset({"sum", "argmax"})
-
 
 class SteeringMode(TorchDispatchMode):
     """Routes operations; those without anything random go through untouched."""
@@ -53,6 +62,11 @@ class SteeringMode(TorchDispatchMode):
     def __init__(self, steering: Steering) -> None:
         super().__init__()
         self._steering = steering
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled inside; torch's wrapper against it costs as much as the routing."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -76,6 +90,13 @@ class SteeringMode(TorchDispatchMode):
         except CannotSteer as error:
             steering.refusal = steering.refusal or error
             raise
+        except Exception as error:
+            if operation.raised is None:
+                # No exception of the subject's: it must not count as its crash.
+                steering.refusal = CannotSteer(
+                    f"specverify failed to follow {operation.name} (at {current_line()}): {error!r}"
+                )
+            raise
 
 
 def _followed(steering: Steering, operation: Operation) -> Any:
@@ -94,16 +115,11 @@ def _followed(steering: Steering, operation: Operation) -> Any:
         result = move(steering, operation)
         if result is not NotImplemented:
             return result
-    threshold = symbols.get(0)
-    if isinstance(threshold, Threshold) and name in _NEGATIONS and not operation.in_place:
-        result = operation.func(*operation.args)
-        flipped = Threshold(threshold.ids, threshold.cut, ~threshold.above)
-        steering.shadows.set(result, flipped)
-        return result
-    if isinstance(threshold, Threshold) and name in _REDUCTIONS:
-        result = reduce(steering, operation, symbols)
-        if result is not NotImplemented:
-            return result
+    for names, coin_handler in _COINS:
+        if name in names and symbols and not noisy:
+            result = coin_handler(steering, operation, symbols)
+            if result is not NotImplemented:
+                return result
     for tensor in list(operation.tensors()):
         symbol = steering.shadows.of(tensor)
         if symbol is not None:
@@ -117,6 +133,14 @@ def _followed(steering: Steering, operation: Operation) -> Any:
     raise steering.refuse(f"{name} of random numbers is not followed")
 
 
+_COINS: tuple[tuple[Container[str], Any], ...] = (
+    (NEGATIONS, negate),
+    (MASKS, mask),
+    (SCANS, scan),
+    (BOUNDED, bound),
+    (QUESTIONS, ask),
+    (frozenset({"sum", "argmax"}), reduce),
+)
 _HANDLERS: tuple[tuple[frozenset[str], Any], ...] = (
     (MONOTONE, arithmetic),
     (COMPARISONS, compare),

@@ -12,7 +12,7 @@ from torch import Tensor
 from specverify.exact.steering.arithmetic import arithmetic
 from specverify.exact.steering.operation import Operation
 from specverify.exact.steering.steering import Steering
-from specverify.exact.steering.symbols import Noise, Symbol
+from specverify.exact.steering.symbols import Counted, Noise, Symbol
 
 MOVED: Mapping[str, tuple[int, ...]] = {
     "clone": (0,),
@@ -53,6 +53,8 @@ def move(steering: Steering, operation: Operation) -> Any:
     if found is None or not found:
         return NotImplemented
     first = next(iter(found.values()))
+    if isinstance(first, Counted):
+        return NotImplemented
     if any(not first.like(other) for other in found.values()):
         return NotImplemented
     if operation.name == "copy" and isinstance(first, Noise):

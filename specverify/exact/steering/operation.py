@@ -16,6 +16,8 @@ class Operation:
     func: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    raised: Exception | None = field(default=None, init=False)
+    """What `run` raised: an error of the subject's."""
 
     @cached_property
     def name(self) -> str:
@@ -49,7 +51,11 @@ class Operation:
 
     def run(self) -> Any:
         """Carry it out on what the tensors hold."""
-        return self.func(*self.args, **self.kwargs)
+        try:
+            return self.func(*self.args, **self.kwargs)
+        except Exception as error:
+            object.__setattr__(self, "raised", error)
+            raise
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor among the arguments, lists included."""

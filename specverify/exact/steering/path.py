@@ -47,6 +47,8 @@ class Path:
     def __post_init__(self) -> None:
         self.probability = torch.ones(self.rows, dtype=torch.float64)
         self._low = self._high = self._span = torch.zeros(0, dtype=torch.long)
+        self._cut = self._low  # of the last decision by each uniform, -1 if there is none
+        self._upper = torch.zeros(0, dtype=torch.bool)
         self._sides = (_Elements(), _Elements())
 
     def uniforms(self, shape: Sequence[int], span: int, line: Line) -> Tensor:
@@ -60,6 +62,8 @@ class Path:
         self._low = torch.cat([self._low, torch.zeros(size, dtype=torch.long)])
         self._high = torch.cat([self._high, torch.full((size,), span)])
         self._span = torch.cat([self._span, torch.full((size,), span)])
+        self._cut = torch.cat([self._cut, torch.full((size,), -1)])
+        self._upper = torch.cat([self._upper, torch.zeros(size, dtype=torch.bool)])
         return torch.arange(first, side.size).reshape(tuple(shape))
 
     def exponentials(self, shape: Sequence[int], line: Line) -> Tensor:
@@ -148,12 +152,17 @@ class Path:
         outcome = torch.empty_like(above)
         for index in self.columns(self.row(ids)):
             element = ids[index]
+            if bool((self._cut[element] == cut[index]).all()):
+                # The same coin looked at again, such as a copy of it.
+                outcome[index] = above[index] ^ ~self._upper[element]
+                continue
             low, high = self.bounds(element)
             middle = torch.minimum(torch.maximum(cut[index], low), high)
             width = (high - low).double()
             below = (middle - low).double() / width
             chosen = self.fork(torch.stack([below, (high - middle).double() / width]))
             upper = chosen == 1
+            self._cut[element], self._upper[element] = cut[index], upper
             self.narrow(
                 element, torch.where(upper, middle, low), torch.where(upper, high, middle), line
             )

@@ -9,7 +9,7 @@ from specverify.exact.steering.draws import Draws
 from specverify.exact.steering.path import Path
 from specverify.exact.steering.shadows import Shadows
 from specverify.exact.steering.source_line import Line, current_line
-from specverify.exact.steering.symbols import Noise, Pending, Symbol, Threshold
+from specverify.exact.steering.symbols import Counted, Noise, Pending, Symbol, Threshold
 
 
 @dataclass
@@ -52,15 +52,33 @@ class Steering:
             Whether all of it could.
         """
         if isinstance(symbol, Threshold):
-            self.decide(tensor, symbol)
+            self.decide_where(tensor, None)
+            return True
+        if isinstance(symbol, Counted):
+            coins, dim, counts = symbol.origin
+            self.decide_where(coins, None)
+            counts.copy_(coins.cumsum(dim))
+            self.shadows.clear(counts)
             return True
         return self.settle(symbol)
 
-    def decide(self, tensor: Tensor, symbol: Threshold) -> None:
-        """Decide truth values that were kept open, in place."""
+    def decide_where(self, tensor: Tensor, needed: Tensor | None) -> None:
+        """Decide coins of a tensor, in place.
+
+        Args:
+            tensor: what holds them.
+            needed: bool, which of them; all if None. Rows in step decide all if any needs it.
+        """
+        symbol = self.shadows.of(tensor)
+        if not isinstance(symbol, Threshold):
+            return
         random = symbol.ids >= 0
+        if needed is not None and self.path.rows == 1:
+            random &= needed
         ids = symbol.ids[random]
         self.draws.settle(ids)
         decided = self.path.decide(ids, symbol.cut[random], symbol.above[random], current_line())
         tensor[random] = decided.to(tensor.dtype)
-        self.shadows.clear(tensor)
+        self.shadows.set(
+            tensor, Threshold(symbol.ids.masked_fill(random, -1), *symbol.aligned()[1:])
+        )

@@ -110,6 +110,26 @@ class Threshold(Symbol):
 
 
 @dataclass(frozen=True)
+class Counted(Symbol):
+    """Running counts of coins of which some were not looked at."""
+
+    floor: Tensor
+    """long: the least they can be."""
+    origin: tuple[Tensor, int, Tensor]
+    """The coins, the dimension along which they are counted, and the counts."""
+
+    def aligned(self) -> list[Tensor]:
+        return [self.ids, self.floor]
+
+    def with_aligned(self, fields: Sequence[Tensor]) -> "Counted":
+        ids, floor = fields
+        return Counted(ids, floor, self.origin)
+
+    def like(self, other: Symbol) -> bool:
+        return isinstance(other, Counted) and other.origin is self.origin
+
+
+@dataclass(frozen=True)
 class Opaque(Symbol):
     """Numbers that may be carried around but not used."""
 

@@ -41,3 +41,10 @@ class CannotSteer(SpecverifyError):
 
     The message names the operation and, where there is one, the line of the subject.
     """
+
+
+class CoupledRandomness(CannotSteer):
+    """One random number decides twice, in a way that leaves no exact distribution to follow.
+
+    Of the two refusals it is the worse one: what cannot be followed here is a mistake.
+    """

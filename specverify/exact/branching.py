@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 
 from specverify.errors import CannotSteer
 from specverify.exact.steering.draws import Group
+from specverify.exact.steering.escapes import RandomNumber
 from specverify.exact.steering.mode import steered
 from specverify.exact.steering.outside import outside_randomness
 from specverify.exact.steering.path import Fork, Path, Policy
@@ -43,6 +44,15 @@ class Slot:
         values = self.group.values
         return values.expand(len(self.member), -1) if values.dim() == 1 else values[self.member]
 
+    def part(self, kept: Tensor) -> "Slot | None":
+        """The draws in some of the rows, bool [R], which are counted anew; None if there are none."""
+        inside = kept[self.place[:, 0]]
+        if not bool(inside.any()):
+            return None
+        place = self.place[inside].clone()
+        place[:, 0] = (kept.cumsum(0) - 1)[place[:, 0]]
+        return Slot(place, self.member[inside], self.group)
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -57,6 +67,11 @@ class Leaf:
     slots: tuple[Slot, ...]
     choices: tuple[int, ...]
     """Outcome of each decision."""
+
+    def part(self, kept: Tensor) -> "Leaf":
+        """The same for some of its rows, bool [R]."""
+        slots = tuple(part for slot in self.slots if (part := slot.part(kept)) is not None)
+        return Leaf(self.rows[kept], self.probability[kept], self.tokens[kept], slots, self.choices)
 
 
 @dataclass(frozen=True)
@@ -183,6 +198,8 @@ class Exploration:
             except Exception as error:
                 if steering.refusal is not None:
                     raise steering.refusal from error
+                if RandomNumber.__name__ in str(error):
+                    raise CannotSteer(f"a random number is used as a float: {error}") from error
                 result = error
         self.global_draws |= steering.global_draws
         self.repeated |= steering.repeated
@@ -243,19 +260,9 @@ def _others(path: Path, index: int) -> Iterator[_Task]:
 
 def _leaf(path: Path, rows: Tensor, result: "Ended") -> Leaf:
     """The rows that can come this far."""
-    possible = path.probability > 0
-    renumbered = possible.cumsum(0) - 1
-    slots = []
-    for slot in result.slots:
-        kept = possible[slot.place[:, 0]]
-        place = slot.place[kept].clone()
-        place[:, 0] = renumbered[place[:, 0]]
-        if len(place):
-            slots.append(Slot(place, slot.member[kept], slot.group))
     choices = tuple(int(fork.chosen[0]) for fork in path.forks)
-    return Leaf(
-        rows[possible], path.probability[possible], result.tokens[possible], tuple(slots), choices
-    )
+    whole = Leaf(rows, path.probability, result.tokens, result.slots, choices)
+    return whole.part(path.probability > 0)
 
 
 def _finish(steering: Steering, tokens: Tensor) -> Ended:

@@ -31,6 +31,8 @@ class JointDistribution:
     reuses: tuple[str, ...] = ()
     """Uniforms that decided more than once. A draw by thresholds does that rightly; beside a wrong
     distribution it is a diagnosis."""
+    global_draws: tuple[str, ...] = ()
+    """Lines that draw from torch's global generator."""
     alone: str | None = None
     """Why the rows of a batch had to be followed one by one, where they had to be."""
 

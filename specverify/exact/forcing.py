@@ -23,6 +23,8 @@ the emitted tokens [R, K+1], padded right with -1."""
 _ENTRIES = 1 << 22
 """Probabilities handed over in one call."""
 _MIXED_RUNS = 3
+_COMPARED = 256
+"""Rows of a mixed run that are held against what was read off them."""
 _SPOT_CHECKS = 2
 _AGREEMENT = 1e-12
 Table: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -40,6 +42,7 @@ class _Result:
     runs: int = 0
     findings: dict[str, None] = field(default_factory=dict)
     reuses: dict[str, None] = field(default_factory=dict)
+    global_draws: dict[str, None] = field(default_factory=dict)
 
     def add(self, explored: "_Explored", round: Round) -> None:
         """Add what some blocks emit, weighted with the probability that they are drafted."""
@@ -56,6 +59,7 @@ class _Result:
         self.runs += exploration.runs
         self.findings |= dict.fromkeys(exploration.findings)
         self.reuses |= dict.fromkeys(exploration.reuses)
+        self.global_draws |= dict.fromkeys(map(str, exploration.global_draws))
 
     def distribution(self, method: Method) -> JointDistribution:
         """All of it.
@@ -70,6 +74,7 @@ class _Result:
             dict(self.crashes),
             tuple(self.findings),
             tuple(self.reuses),
+            tuple(self.global_draws),
         )
         return joint.checked()
 
@@ -174,44 +179,38 @@ def _check_rows(explored: _Explored, seed: int) -> None:
         CannotSteer: it does.
     """
     found = {leaf.choices: leaf for leaf in explored.leaves}
+    generator = Generator().manual_seed(seed)
     for attempt in range(_MIXED_RUNS):
         mixed, decisions = explored.exploration.mixed(explored.rows, seed + attempt)
         members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for row, taken in zip(mixed.rows.tolist(), decisions, strict=True):
+        for row in torch.randperm(len(decisions), generator=generator)[:_COMPARED].tolist():
             # A row that is done may decide on, for the others' sake.
+            taken = decisions[row]
             known = next((taken[:n] for n in range(len(taken) + 1) if taken[:n] in found), None)
             if known is None:
                 raise CannotSteer("a row takes decisions in a batch that it does not take alone")
             members[known].append(row)
         for choices, rows in members.items():
-            _compare(_table(mixed, rows), _table(found[choices], rows))
-    generator = Generator().manual_seed(seed)
+            _compare(_given(mixed, rows), _given(found[choices], rows))
     for row in torch.randint(len(explored.rows), (_SPOT_CHECKS,), generator=generator).tolist():
         ends = explored.exploration.paths(torch.tensor([row]))
         alone = [end for end in ends if isinstance(end, Leaf)]
         _compare(_summed(alone, row), _summed(explored.leaves, row))
 
 
-def _table(leaf: Leaf, rows: list[int]) -> Table:
+def _given(leaf: Leaf, rows: list[int]) -> Table:
     """Row and output, and the probability of the output given that the row takes this path."""
+    leaf = leaf.part(torch.isin(leaf.rows, torch.tensor(rows)))
     index, tokens, masses = spread(leaf)
-    row = leaf.rows.numpy()[index]
-    kept = np.isin(row, rows)
-    given = masses[kept] / leaf.probability.numpy()[index[kept]]
-    return np.column_stack([row[kept], tokens[kept]]), given
+    keys = np.column_stack([leaf.rows.numpy()[index], tokens])
+    return keys, masses / leaf.probability.numpy()[index]
 
 
 def _summed(leaves: list[Leaf], row: int) -> Table:
     """Output of one row over all of its paths."""
-    parts = []
-    for leaf in leaves:
-        index, tokens, masses = spread(leaf)
-        kept = leaf.rows.numpy()[index] == row
-        parts.append((tokens[kept], masses[kept]))
-    keys, group = np.unique(
-        np.concatenate([part[0] for part in parts]), axis=0, return_inverse=True
-    )
-    masses = np.concatenate([part[1] for part in parts])
+    parts = [spread(leaf.part(leaf.rows == row))[1:] for leaf in leaves]
+    tokens, masses = (np.concatenate(part) for part in zip(*parts, strict=True))
+    keys, group = np.unique(tokens, axis=0, return_inverse=True)
     return keys, np.bincount(group.reshape(-1), masses).astype(np.float64)
 
 

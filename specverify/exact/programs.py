@@ -72,6 +72,7 @@ def program_distribution(
         dict(crashes),
         tuple(exploration.findings),
         tuple(exploration.reuses),
+        tuple(map(str, exploration.global_draws)),
     ).checked()
 
 

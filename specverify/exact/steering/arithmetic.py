@@ -41,13 +41,25 @@ MONOTONE = frozenset(
         "_to_copy",
     ]
 )
-"""Operations that never change direction on [0, 1], whatever the other operand."""
+"""Operations that change direction nowhere, or at zero alone (`_TURNING`)."""
+
+_TURNING = frozenset(
+    ["div", "true_divide", "log", "log2", "log10", "log1p", "pow", "reciprocal", "sqrt", "square"]
+)
+"""Monotone on either side of zero only (`log1p`: of -1; `div`: of a divisor)."""
 
 SLACK = 1e-9
-"""Largest constant that may be added to a race's noise, or cut off it, as a guard against zero: it
-changes the outcome with a probability of the same size."""
+"""Largest constant that may be added to a race's noise, or cut off it, as a guard against zero, as
+a multiple of what it races with: it changes the outcome with a probability of the same size."""
+
+NORMALISED = Step(lambda value, operands: value, 1)
+"""Stands for a softmax, after which elements race only against those it normalised them with; its
+operand is the same number for all of these."""
 
 _NEAR_UNIFORM = 1e-6
+_SHARES = (0.0, 2**-20, 2**-10, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1 - 2**-10, 1.0)
+"""Where a function of a uniform is looked at to see whether it is still uniform."""
+
 _RACING = (torch.float32, torch.float64)
 _FLIPPED: dict[str, dict[Form | None, Form]] = {
     "neg": {"neg": "exp", "exp": "neg", "log": "gum", "gum": "log"},
@@ -70,8 +82,14 @@ def arithmetic(steering: Steering, operation: Operation, symbols: dict[int, Symb
     result = operation.functional(*operation.args, **operation.kwargs)
     if not isinstance(result, Tensor) or not result.is_floating_point():
         raise steering.refuse(f"{operation.name} turns a random number into {result.dtype}")
+    if operation.in_place and result.dtype != operation.args[0].dtype:
+        raise steering.refuse(
+            f"{operation.name}_ of random {result.dtype} numbers into {operation.args[0].dtype}"
+        )
     noise = noise.map(lambda field: field.expand(result.shape))
-    form, log_weight = _raced(operation, place, noise)
+    if _turns(operation, place, noise):
+        raise steering.refuse(f"{operation.name} of random numbers on both sides of where it turns")
+    form, log_weight = _raced(operation, place, noise, result.dtype)
     others = [a for i, a in enumerate(operation.args) if isinstance(a, Tensor) and i != place]
     step = Step(_call_of(operation, place), len(others))
     noise = replace(
@@ -96,7 +114,13 @@ def softmax(steering: Steering, operation: Operation, symbols: dict[int, Symbol]
     result = operation.run()
     weight = noise.log_weight
     assert weight is not None
-    steering.shadows.set(result, Noise(noise.ids, form="order", log_weight=weight))
+    together = noise.ids.amax(operation.argument("dim"), keepdim=True).expand(result.shape)
+    steering.shadows.set(
+        result,
+        Noise(
+            noise.ids, steps=(NORMALISED,), operands=(together,), form="order", log_weight=weight
+        ),
+    )
     return result
 
 
@@ -115,12 +139,32 @@ def _call_of(operation: Operation, place: int) -> Any:
     return call
 
 
-def _raced(operation: Operation, place: int, noise: Noise) -> tuple[Form | None, Tensor | None]:
+def _turns(operation: Operation, place: int, noise: Noise) -> bool:
+    """Whether the operation changes direction somewhere among the values of a uniform."""
+    name = operation.name
+    if noise.dtype is None or name not in _TURNING:
+        return False
+    if name in ("div", "true_divide") and place == 0:
+        return False
+    if name == "pow" and place == 1:
+        return bool((torch.as_tensor(operation.args[0]) < 0).any())
+    random = noise.ids >= 0
+    first, last = (_at(noise, share)[random] + (name == "log1p") for share in (0.0, 1.0))
+    return bool((first.signbit() != last.signbit()).any())
+
+
+def _raced(
+    operation: Operation, place: int, noise: Noise, dtype: torch.dtype
+) -> tuple[Form | None, Tensor | None]:
     """Form and weight in a race after the operation; None where it fits no race any more."""
     name, form = operation.name, noise.form
     other = _other(operation, place)
+    if dtype not in _RACING or operation.kwargs.get("rounding_mode") is not None:
+        return None, None
     if form is None:
-        if name == "log" and _near_uniform(noise):
+        if (name == "log" and _near_uniform(noise)) or (
+            name == "log1p" and _near_uniform(noise, add=1.0)
+        ):
             return "neg", torch.zeros(noise.ids.shape, dtype=torch.float64)
         if name == "pow" and place == 0 and _near_uniform(noise):
             return "order", -_log(other).expand(noise.ids.shape)
@@ -131,17 +175,34 @@ def _raced(operation: Operation, place: int, noise: Noise) -> tuple[Form | None,
         flipped = _FLIPPED[name].get(form)
         return (None, None) if flipped is None else (flipped, weight)
     if name == "_to_copy":
-        kept = operation.kwargs.get("dtype", torch.float32) in _RACING
-        return (form, weight) if kept else (None, None)
+        return form, weight
     if name in ("mul", "div", "true_divide"):
         return _scaled(name, place, form, weight, other)
     if name in ("add", "sub", "rsub"):
         return _shifted(operation, name, place, form, weight, other)
     if name in ("clamp", "clamp_min", "clamp_max"):
-        bounds = [abs(float(b)) for b in operation.args[1:] if isinstance(b, (int, float))]
-        harmless = all(b <= SLACK or math.isinf(b) for b in bounds)
-        return (form, weight) if harmless and form in ("exp", "neg") else (None, None)
+        return (form, weight) if _harmless(operation, form, weight) else (None, None)
     return None, None
+
+
+def _harmless(operation: Operation, form: Form, weight: Tensor) -> bool:
+    """Whether a clamp cuts off nothing but what lies next to zero, on the side of zero."""
+    given = {
+        "clamp": (operation.argument("min"), operation.argument("max")),
+        "clamp_min": (operation.argument("min"), None),
+        "clamp_max": (None, operation.argument("max")),
+    }[operation.name]
+    low, high = given if form == "exp" else given[::-1]
+    if form not in ("exp", "neg"):
+        return False
+    open_ = high is None or (isinstance(high, (int, float)) and math.isinf(high))
+    return open_ and (low is None or _tiny(low, weight))
+
+
+def _tiny(number: Any, weight: Tensor) -> bool:
+    """Whether adding it to E/w changes next to nothing, whatever the weight."""
+    largest = weight[weight.isfinite()].amax().exp() if bool(weight.isfinite().any()) else 1.0
+    return isinstance(number, (int, float)) and abs(number) * max(1.0, float(largest)) <= SLACK
 
 
 def _scaled(
@@ -176,8 +237,8 @@ def _shifted(
     if operation.kwargs.get("alpha", 1) != 1:
         return None, None
     if form in ("exp", "neg", "inv", "order"):
-        tiny = isinstance(other, (int, float)) and abs(other) <= SLACK
-        return (form, weight) if tiny and form in ("exp", "neg") else (None, None)
+        kept = form in ("exp", "neg") and not (name == "rsub" or (place == 1 and name == "sub"))
+        return (form, weight) if kept and _tiny(other, weight) else (None, None)
     shift = torch.as_tensor(other).double()
     negated = name == "rsub" or (name == "sub" and place == 1)
     if name == "sub" and place == 0:
@@ -187,13 +248,23 @@ def _shifted(
     return form, weight + (shift if form == "gum" else -shift)
 
 
-def _near_uniform(noise: Noise) -> bool:
+def _near_uniform(noise: Noise, add: float = 0.0) -> bool:
+    """Whether `add` to it is still uniform on [0, 1), or 1 minus such a number."""
     if noise.dtype not in _RACING:
         return False
-    ends = torch.zeros_like(noise.ids)
+    random = noise.ids >= 0
+    shares = torch.tensor(_SHARES, dtype=torch.float64)
+    values = torch.stack([_at(noise, share)[random] for share in _SHARES], -1) + add
+    rising = (values - shares).abs() <= _NEAR_UNIFORM
+    falling = (values - (1 - shares)).abs() <= _NEAR_UNIFORM
+    return bool((rising | falling).all()) and bool((rising.all(-1) | falling.all(-1)).all())
+
+
+def _at(noise: Noise, share: float) -> Tensor:
+    """Value of noise whose uniforms have come so far along the grid, float64."""
+    assert noise.dtype is not None
     last = (1 << grid.BITS[noise.dtype]) - 1
-    low, high = noise.value(ends).double(), noise.value(ends + last).double()
-    return bool(((low.abs() <= _NEAR_UNIFORM) & ((high - 1).abs() <= _NEAR_UNIFORM)).all())
+    return noise.value(torch.full_like(noise.ids, round(share * last))).double()
 
 
 def _other(operation: Operation, place: int) -> Any:

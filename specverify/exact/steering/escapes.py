@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from specverify.errors import CannotSteer
 from specverify.exact.steering.steering import Steering
 from specverify.exact.steering.symbols import Noise, Symbol
 
@@ -14,15 +16,19 @@ _READERS = (
     "numpy",
     "__array__",
     "data_ptr",
+    "const_data_ptr",
     "__dlpack__",
     "untyped_storage",
     "storage",
     "_typed_storage",
     "share_memory_",
+    "apply_",
+    "map_",
+    "map2_",
     "__reduce_ex__",
     "__deepcopy__",
 )
-"""Methods that hand out the memory itself."""
+"""Methods that hand out the memory itself, or compute on it without torch's dispatcher."""
 
 
 class RandomNumber:
@@ -35,16 +41,16 @@ class RandomNumber:
         self._tensor = tensor
 
     def __lt__(self, other: Any) -> bool:
-        return bool(self._tensor < _plain(other))
+        return bool(_beside(self, other) < _plain(other))
 
     def __le__(self, other: Any) -> bool:
-        return bool(self._tensor <= _plain(other))
+        return bool(_beside(self, other) <= _plain(other))
 
     def __gt__(self, other: Any) -> bool:
-        return bool(self._tensor > _plain(other))
+        return bool(_beside(self, other) > _plain(other))
 
     def __ge__(self, other: Any) -> bool:
-        return bool(self._tensor >= _plain(other))
+        return bool(_beside(self, other) >= _plain(other))
 
     def __add__(self, other: Any) -> "RandomNumber":
         return RandomNumber(self._tensor + _plain(other))
@@ -70,13 +76,29 @@ class RandomNumber:
     def __rtruediv__(self, other: Any) -> "RandomNumber":
         return RandomNumber(_plain(other) / self._tensor)
 
+    def __pow__(self, other: Any) -> "RandomNumber":
+        return RandomNumber(self._tensor ** _plain(other))
+
+    def __rpow__(self, other: Any) -> "RandomNumber":
+        return RandomNumber(_plain(other) ** self._tensor)
+
     def __neg__(self) -> "RandomNumber":
         return RandomNumber(-self._tensor)
+
+    def __pos__(self) -> "RandomNumber":
+        return self
 
     def __float__(self) -> float:
         return float(self._tensor)  # refused by the mode, which names the line
 
-    __int__ = __index__ = __float__  # type: ignore[assignment]
+    def _used(self, *_: Any) -> Any:
+        """Any other use of the number needs its value."""
+        return float(self)
+
+    __int__ = __index__ = __complex__ = __round__ = __trunc__ = __floor__ = __ceil__ = _used
+    __abs__ = __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _used
+    __str__ = __repr__ = __format__ = is_integer = hex = as_integer_ratio = conjugate = _used
+    __reduce_ex__ = __copy__ = __deepcopy__ = __hash__ = _used  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         return bool(self._tensor)
@@ -84,14 +106,28 @@ class RandomNumber:
     def __eq__(self, other: object) -> bool:
         return bool(self._tensor == _plain(other))
 
-    def __hash__(self) -> int:
-        return hash(float(self))
-
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return func(*[_plain(argument) for argument in args], **(kwargs or {}))
+        others = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Tensor)]
+
+        def plain(argument: Any) -> Any:
+            if isinstance(argument, (list, tuple)):
+                return type(argument)(plain(entry) for entry in argument)
+            if not isinstance(argument, RandomNumber):
+                return argument
+            return _beside(argument, others[0]) if others else argument._tensor
+
+        arguments = {name: plain(argument) for name, argument in (kwargs or {}).items()}
+        return func(*[plain(argument) for argument in args], **arguments)
+
+
+def _beside(number: RandomNumber, other: Any) -> Tensor:
+    """The number as it counts beside a tensor: it does not change the tensor's precision."""
+    if isinstance(other, Tensor):
+        return number._tensor.to(torch.result_type(other, 1.0))
+    return number._tensor
 
 
 def _plain(number: Any) -> Any:
@@ -111,12 +147,21 @@ def watched(steering: Steering) -> Iterator[None]:
             if hasattr(Tensor, name)
         },
     }
+    tensor_of = torch.tensor
     try:
         for name, patch in patches.items():
             kept[name] = Tensor.__dict__.get(name)
             setattr(Tensor, name, patch)
+        torch.tensor = _tensor(tensor_of)  # type: ignore[assignment]
         yield
+    except Exception as error:
+        if RandomNumber.__name__ in str(error):
+            raise steering.refuse(
+                f"a random number is used in a way not followed: {error}"
+            ) from error
+        raise
     finally:
+        torch.tensor = tensor_of
         for name, original in kept.items():
             if original is None:
                 delattr(Tensor, name)
@@ -128,17 +173,21 @@ def _symbol(steering: Steering, tensor: Any) -> Symbol | None:
     """What is random in a tensor after everything that can be drawn was."""
     if not steering.shadows:
         return None
-    with _disable_current_modes():
-        symbol = steering.shadows.of(tensor)
-        if symbol is None or steering.settle_in(tensor, symbol):
-            return None
-        return symbol
+    try:
+        with _disable_current_modes():
+            symbol = steering.shadows.of(tensor)
+            if symbol is None or steering.settle_in(tensor, symbol):
+                return None
+            return symbol
+    except CannotSteer as error:
+        steering.refusal = steering.refusal or error
+        raise
 
 
 def _item(steering: Steering, original: Callable[..., Any]) -> Callable[..., Any]:
     def item(self: Tensor) -> Any:
         if self.numel() == 1 and isinstance(_symbol(steering, self), Noise):
-            return RandomNumber(self.reshape(()).double())
+            return RandomNumber(self.reshape(()).double().clone())
         return original(self)
 
     return item
@@ -156,9 +205,31 @@ def _tolist(steering: Steering, original: Callable[..., Any]) -> Callable[..., A
     return tolist
 
 
+def _tensor(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def tensor(data: Any, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+        if not _holds_random(data):
+            return original(data, dtype=dtype, **kwargs)
+        return _stacked(data, dtype or torch.get_default_dtype())
+
+    return tensor
+
+
+def _holds_random(data: Any) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(_holds_random(entry) for entry in data)
+    return isinstance(data, RandomNumber)
+
+
+def _stacked(data: Any, dtype: torch.dtype) -> Tensor:
+    if isinstance(data, (list, tuple)):
+        return torch.stack([_stacked(entry, dtype) for entry in data])
+    return torch.as_tensor(_plain(data)).to(dtype)
+
+
 def _reader(steering: Steering, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def reader(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if _symbol(steering, self) is not None:
+        tensors = [self, *(argument for argument in args if isinstance(argument, Tensor))]
+        if any(_symbol(steering, tensor) is not None for tensor in tensors):
             raise steering.refuse(
                 f"Tensor.{name} hands out random numbers, which cannot be followed"
             )

@@ -126,6 +126,10 @@ def _followed(steering: Steering, operation: Operation) -> Any:
             steering.settle_in(tensor, symbol)
     if not noisy:
         return _plainly(steering, operation)
+    if name in MOVED and name != "_to_copy":
+        result = move(steering, operation)
+        if result is not NotImplemented:
+            return result
     if len(noisy) == 1:
         for names, handler in _HANDLERS:
             if name in names:

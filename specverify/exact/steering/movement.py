@@ -50,7 +50,7 @@ def move(steering: Steering, operation: Operation) -> Any:
     """
     places = MOVED[operation.name]
     found = _symbols(steering, operation, places)
-    if found is None or not found:
+    if found is None or not found or _combines(operation):
         return NotImplemented
     first = next(iter(found.values()))
     if isinstance(first, Counted):
@@ -66,7 +66,13 @@ def move(steering: Steering, operation: Operation) -> Any:
             operation = Operation(operation.func, (target, source, *operation.args[2:]))
             first = found[id(source)]
     keywords = {k: v for k, v in operation.kwargs.items() if k not in ("dtype", "layout", "device")}
+    if operation.name == "constant_pad_nd" and len(operation.args) == 2:
+        operation = Operation(operation.func, (*operation.args, 0))
     result = operation.run()
+    if isinstance(first, Noise) and any(
+        tensor.dtype != result.dtype for tensor in operation.tensors() if id(tensor) in found
+    ):
+        raise steering.refuse(f"{operation.name} of random numbers into another dtype")
     moved = []
     for index in range(len(first.aligned())):
         arguments = [
@@ -81,6 +87,15 @@ def move(steering: Steering, operation: Operation) -> Any:
     if bool((symbol.ids >= 0).any()) or operation.in_place:
         steering.shadows.set(result, symbol)
     return result
+
+
+def _combines(operation: Operation) -> bool:
+    """Whether it computes with elements after all, or takes them as places."""
+    return (
+        bool(operation.argument("accumulate", default=False))
+        or operation.argument("reduce") is not None
+        or (operation.name == "repeat_interleave" and operation.func._overloadname == "Tensor")
+    )
 
 
 def _symbols(

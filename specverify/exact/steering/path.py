@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specverify.errors import CannotSteer
+from specverify.errors import CannotSteer, CoupledRandomness
 from specverify.exact.steering.source_line import Line
 
 Policy = Callable[[int, Tensor, Tensor], Tensor]
@@ -208,10 +208,6 @@ class _Elements:
         self.row = torch.cat([self.row, row.reshape(-1).int()])
         self.claimed = torch.cat([self.claimed, torch.zeros(row.numel(), dtype=torch.bool)])
         return first
-
-
-class CoupledRandomness(CannotSteer):
-    """One random number decides twice, in a way that has no exact distribution to follow."""
 
 
 def row_numbers(shape: tuple[int, ...], rows: int) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specverify.errors import CannotSteer
@@ -42,9 +42,11 @@ class Pins:
     """long [B, m]: grid integers; -1 and whatever lies beyond m stands for the middle one."""
     drawn: list[Drawn] = field(default_factory=list)
     refusal: CannotSteer | None = None
+    states: dict[bytes, Tensor] = field(default_factory=dict)
+    """Generator states that were drawn from, with the integers they gave."""
 
-    def take(self, operation: Operation, shape: torch.Size, bits: int) -> Tensor:
-        """The next grid integers, long [*shape]."""
+    def take(self, state: bytes, shape: torch.Size, bits: int) -> Tensor:
+        """The next grid integers, long [*shape]; those of `state` again if it was drawn from."""
         rows = len(self.integers)
         row = row_numbers(tuple(shape), rows).reshape(-1)
         per_row = row.numel() // rows
@@ -56,6 +58,8 @@ class Pins:
         chosen[:, : given.shape[1]] = torch.where(given < 0, chosen[:, : given.shape[1]], given)
         flat = torch.empty(row.numel(), dtype=torch.long)
         flat[row.argsort(stable=True)] = chosen.reshape(-1)
+        again = self.states.setdefault(state, flat)[: len(flat)]
+        flat[: len(again)] = again
         return flat.reshape(shape)
 
 
@@ -80,12 +84,13 @@ class PinnedMode(TorchDispatchMode):
         if operation.name not in _UNIFORM and operation.name != "bernoulli":
             return operation.run()
         heads = _heads(operation) if operation.name == "bernoulli" else None
+        state = _generator_state(operation)
         result = operation.run()
         if result.numel() == 0:
             return result
         bits = grid.BITS.get(result.dtype, _COIN_BITS) if heads is None else _COIN_BITS
         try:
-            integers = self._pins.take(operation, result.shape, bits)
+            integers = self._pins.take(state, result.shape, bits)
         except CannotSteer as error:
             self._pins.refusal = error
             raise
@@ -105,6 +110,14 @@ def _heads(operation: Operation) -> Tensor:
     given = operation.argument("p", default=0.5) if operation.in_place else operation.argument("p")
     given = operation.args[0] if given is None else given
     return (torch.as_tensor(given).double() * 2.0**_COIN_BITS).nan_to_num(0.0).round().long()
+
+
+def _generator_state(operation: Operation) -> bytes:
+    generator = operation.kwargs.get("generator")
+    if generator is None:
+        generator = next((a for a in operation.args if isinstance(a, Generator)), None)
+    state = (generator or torch.default_generator).get_state()
+    return state.numpy().tobytes()
 
 
 @contextmanager

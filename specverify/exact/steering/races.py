@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specverify.exact.steering.arithmetic import NORMALISED
 from specverify.exact.steering.operation import Operation
 from specverify.exact.steering.source_line import current_line
 from specverify.exact.steering.steering import Steering
@@ -86,6 +87,7 @@ def _attach(
         raise steering.refuse("the rows of a batch share the noise of a race")
     if not bool(fixed.any()) and bool((ids.sort(-1).values.diff(dim=-1) == 0).any()):
         raise steering.refuse("one noise element runs twice in the same race")
+    _check_together(steering, noise, raced & ~fixed.all(-1))
     draws = steering.draws.add(
         weight[raced].softmax(-1),
         torch.arange(weight.shape[-1]),
@@ -96,6 +98,18 @@ def _attach(
     pending = torch.full(winners.shape, -1)
     pending[raced] = draws
     steering.shadows.set(winners, Pending(pending))
+
+
+def _check_together(steering: Steering, noise: Noise, raced: Tensor) -> None:
+    """Runners that a softmax has scaled are comparable within that softmax only."""
+    taken = 0
+    for step in noise.steps:
+        if step is NORMALISED:
+            together = torch.where(noise.ids < 0, -1, noise.operands[taken])[raced]
+            others = torch.where(together < 0, together.amax(-1, keepdim=True), together)
+            if bool((others != others[:, :1]).any()):
+                raise steering.refuse("a race among numbers that several softmaxes have scaled")
+        taken += step.operands
 
 
 def _check_decided(steering: Steering, values: Tensor) -> None:

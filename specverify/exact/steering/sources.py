@@ -6,54 +6,70 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from specverify.errors import CoupledRandomness
 from specverify.exact.steering import grid
 from specverify.exact.steering.operation import Operation
-from specverify.exact.steering.path import CoupledRandomness, row_numbers
+from specverify.exact.steering.path import row_numbers
 from specverify.exact.steering.source_line import Line, current_line
 from specverify.exact.steering.steering import Steering
 from specverify.exact.steering.symbols import Noise, Opaque, Pending, Step, Symbol
 
 _LARGEST_RANGE = 1 << 16
 _COIN = 1 << 53
+_WIDE = (torch.float32, torch.float64)
 
 
 def draw(steering: Steering, operation: Operation) -> Any:
     """Carry out an operation that draws.
 
     It is really carried out first, so that generators move on and bad arguments raise what they
-    always raise; then its result is replaced.
+    always raise. What it drew stays in the tensors: if it should leak in spite of everything, it
+    differs from run to run, and is noticed.
     """
     line = current_line()
+    written = {id(tensor) for tensor in operation.written()}
     for tensor in operation.tensors():
-        symbol = steering.shadows.of(tensor)
-        if symbol is not None and not steering.settle(symbol) and not operation.in_place:
+        symbol = steering.shadows.of(tensor) if id(tensor) not in written else None
+        if symbol is not None and not steering.settle_in(tensor, symbol):
             raise steering.refuse(f"{operation.name} of random numbers")
-        if operation.in_place:
-            steering.shadows.clear(tensor)
-    state = _note_generator(steering, operation, line)
+    generator = _generator_of(operation)
+    before = generator.get_state()
     if operation.name == "multinomial":
-        return _multinomial(steering, operation, line, state)
+        return _multinomial(steering, operation, line, _noted(steering, operation, before, line))
+    heads = _heads(operation) if operation.name == "bernoulli" else None
     result = operation.run()
-    if result.numel() == 0:
+    for tensor in operation.written():
+        steering.shadows.clear(tensor)
+    if torch.equal(generator.get_state(), before):
+        return result  # such as attention, which draws for its dropout only
+    if not isinstance(result, Tensor):
+        for tensor in result:
+            steering.shadows.set(tensor, Opaque(torch.zeros(tensor.shape, dtype=torch.long)))
         return result
+    state = _noted(steering, operation, before, line)
     earlier = _repeated(steering, state, line)
+    if heads is not None:
+        steering.states.setdefault(state, (line, None))
+        return _bernoulli(steering, heads, result, line, earlier)
     symbol = _KINDS.get(operation.name, _opaque)(steering, operation, result, line, earlier)
-    if symbol is not None:
-        steering.shadows.set(result, symbol)
-        if isinstance(symbol, Noise) and symbol.dtype is not None and not symbol.steps:
-            steering.states.setdefault(state, (line, symbol))
-    steering.states.setdefault(state, (line, None))
+    steering.shadows.set(result, symbol)
+    again = isinstance(symbol, Noise) and symbol.dtype is not None and not symbol.steps
+    steering.states.setdefault(state, (line, symbol if again else None))
     return result
 
 
-def _note_generator(steering: Steering, operation: Operation, line: Line) -> int:
+def _generator_of(operation: Operation) -> Generator:
     generator = operation.kwargs.get("generator")
     if generator is None:
         generator = next((a for a in operation.args if isinstance(a, Generator)), None)
-    if generator is None:
+    return torch.default_generator if generator is None else generator
+
+
+def _noted(steering: Steering, operation: Operation, state: Tensor, line: Line) -> int:
+    """Note where the global generator is drawn from; a digest of the state."""
+    if _generator_of(operation) is torch.default_generator:
         steering.global_draws[line] = None
-        generator = torch.default_generator
-    return hash(generator.get_state().numpy().tobytes())
+    return hash(state.numpy().tobytes())
 
 
 def _repeated(steering: Steering, state: int, line: Line) -> Noise | None:
@@ -83,12 +99,12 @@ def _uniform(
             raise CoupledRandomness(f"{line} draws from a generator state that was drawn from")
         again = earlier.ids.reshape(-1)[: ids.numel()]
         ids = torch.cat([again, ids.reshape(-1)[len(again) :]]).reshape(ids.shape)
-    result.fill_(0.5)
     noise = Noise(ids, dtype=dtype)
     low, high = operation.argument("from", default=0.0), operation.argument("to", default=1.0)
     if operation.name != "uniform" or (low, high) == (0.0, 1.0):
         return noise
-    result.mul_(high - low).add_(low)
+    if dtype not in _WIDE:
+        raise steering.refuse(f"uniform numbers of {dtype} between {low} and {high}")
     return Noise(ids, dtype, (Step(lambda u, _: u * (high - low) + low, 0),))
 
 
@@ -96,26 +112,29 @@ def _exponential(
     steering: Steering, operation: Operation, result: Tensor, line: Line, earlier: Noise | None
 ) -> Symbol:
     _refuse_repeat(earlier, line)
+    if result.dtype not in _WIDE:
+        return _opaque(steering, operation, result, line, earlier)
     rate = float(operation.argument("lambd", default=1.0))
-    result.fill_(1.0)
     weight = torch.full(result.shape, rate, dtype=torch.float64).log()
     return Noise(steering.path.exponentials(result.shape, line), form="exp", log_weight=weight)
 
 
-def _bernoulli(
-    steering: Steering, operation: Operation, result: Tensor, line: Line, earlier: Noise | None
-) -> None:
-    """Coins that are decided at once."""
+def _heads(operation: Operation) -> Tensor:
+    """How many of the 2^53 integers are heads, read before an in-place form overwrites it."""
     given = operation.argument("p", default=0.5) if operation.in_place else operation.argument("p")
     given = operation.args[0] if given is None else given
-    ids = steering.path.uniforms(result.shape, _COIN, line)
-    if earlier is not None:
-        _refuse_repeat(earlier, line)
-    cut = (torch.as_tensor(given).double() * _COIN).round().long().expand(result.shape).reshape(-1)
-    heads = steering.path.decide(
-        ids.reshape(-1), cut, torch.zeros_like(cut, dtype=torch.bool), line
-    )
-    result.copy_(heads.reshape(result.shape))
+    return (torch.as_tensor(given).double() * _COIN).nan_to_num(0.0).round().long()
+
+
+def _bernoulli(
+    steering: Steering, heads: Tensor, result: Tensor, line: Line, earlier: Noise | None
+) -> Tensor:
+    """Coins that are decided at once."""
+    _refuse_repeat(earlier, line)
+    ids = steering.path.uniforms(result.shape, _COIN, line).reshape(-1)
+    cut = heads.expand(result.shape).reshape(-1)
+    decided = steering.path.decide(ids, cut, torch.zeros_like(cut, dtype=torch.bool), line)
+    return result.copy_(decided.reshape(result.shape))
 
 
 def _integers(
@@ -162,6 +181,8 @@ def _multinomial(steering: Steering, operation: Operation, line: Line, state: in
         if columns and not operation.argument("replacement", default=False):
             steering.draws.take(columns[-1])
             left = left.scatter(1, steering.draws.known(columns[-1]).unsqueeze(1), 0.0)
+            if bool((left.sum(-1) <= 0).any()):
+                raise steering.refuse("multinomial of more tokens than have a positive weight")
         columns.append(steering.draws.add(left / left.sum(-1, keepdim=True), values, row, line))
     pending = torch.stack(columns, -1).reshape(result.shape)
     steering.shadows.set(result, Pending(pending))
@@ -174,13 +195,12 @@ def _refuse_repeat(earlier: Noise | None, line: Line) -> None:
         raise CoupledRandomness(f"{line} draws from a generator state that was drawn from before")
 
 
-_Kind = Callable[[Steering, Operation, Tensor, Line, Noise | None], Symbol | None]
+_Kind = Callable[[Steering, Operation, Tensor, Line, Noise | None], Symbol]
 _KINDS: dict[str, _Kind] = {
     "rand": _uniform,
     "rand_like": _uniform,
     "uniform": _uniform,
     "exponential": _exponential,
-    "bernoulli": _bernoulli,
     "randint": _integers,
     "randint_like": _integers,
     "random": _integers,

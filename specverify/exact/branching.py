@@ -21,6 +21,8 @@ Program = Callable[[Tensor, Generator], Tensor]
 
 MAXIMUM_RUNS = 1 << 20
 _REPLAY_TOLERANCE = 1e-12
+_OUTSIDE = 1 << 40
+"""Sets the seeds outside apart from those of the generators that are handed over."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ class Exploration:
     """Lines that draw from a generator state that was drawn from before, with the first of them."""
     reused: dict[tuple[Line, Line], None] = field(default_factory=dict)
     """Lines that draw a uniform, and lines that decide by it after it has decided already."""
+    reseeded: dict[Line, None] = field(default_factory=dict)
+    """Lines that draw from one generator state in several runs, which have seeds of their own."""
+    _states: dict[int, int] = field(default_factory=dict)
+    """Digests of generator states that were drawn from, with the first run that did."""
 
     def paths(self, rows: Tensor) -> Iterator[Leaf | Crash]:
         """Explore.
@@ -144,9 +150,13 @@ class Exploration:
     @property
     def findings(self) -> list[str]:
         """Generator states that were drawn from twice, in words."""
-        return [
+        repeated = [
             f"draws twice from the same generator state: {first} and {second}"
             for first, second in self.repeated
+        ]
+        return repeated + [
+            f"draws from the same generator state whatever seed it is handed: {line}"
+            for line in self.reseeded
         ]
 
     @property
@@ -188,7 +198,7 @@ class Exploration:
         path = Path(len(rows), policy)
         steering = Steering(path, generator)
         result: Ended | Exception
-        with outside_randomness(seed + 1):
+        with outside_randomness(seed + _OUTSIDE):
             try:
                 with steered(steering):
                     tokens = self.program(rows, generator)
@@ -201,6 +211,9 @@ class Exploration:
                 if RandomNumber.__name__ in str(error):
                     raise CannotSteer(f"a random number is used as a float: {error}") from error
                 result = error
+        for state, (line, _) in steering.states.items():
+            if self._states.setdefault(state, self.runs) != self.runs:
+                self.reseeded[line] = None
         self.global_draws |= steering.global_draws
         self.repeated |= steering.repeated
         self.reused |= path.reused

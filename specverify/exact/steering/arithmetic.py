@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -86,7 +86,8 @@ def arithmetic(steering: Steering, operation: Operation, symbols: dict[int, Symb
         raise steering.refuse(
             f"{operation.name}_ of random {result.dtype} numbers into {operation.args[0].dtype}"
         )
-    noise = noise.map(lambda field: field.expand(result.shape))
+    # Cloned, since an in-place operation overwrites what the fields are views of.
+    noise = noise.map(lambda field: field.expand(result.shape).clone())
     if _turns(operation, place, noise):
         raise steering.refuse(f"{operation.name} of random numbers on both sides of where it turns")
     form, log_weight = _raced(operation, place, noise, result.dtype)
@@ -124,19 +125,31 @@ def softmax(steering: Steering, operation: Operation, symbols: dict[int, Symbol]
     return result
 
 
-def _call_of(operation: Operation, place: int) -> Any:
+@dataclass(frozen=True)
+class _Call:
     """The operation as a function of the random value and the other tensors."""
-    func, args, kwargs = operation.functional, operation.args, dict(operation.kwargs)
 
-    def call(value: Tensor, operands: Sequence[Tensor]) -> Tensor:
-        rest = list(operands)
-        filled = [
-            value if i == place else (rest.pop(0) if isinstance(a, Tensor) else a)
-            for i, a in enumerate(args)
-        ]
-        return func(*filled, **kwargs)
+    func: Any
+    place: int
+    args: tuple[Any, ...]
+    """None in place of tensors."""
+    tensors: tuple[int, ...]
+    """Places of the tensors besides the random one."""
+    kwargs: tuple[tuple[str, Any], ...]
 
-    return call
+    def __call__(self, value: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        filled = list(self.args)
+        filled[self.place] = value
+        for place, operand in zip(self.tensors, operands, strict=True):
+            filled[place] = operand
+        return self.func(*filled, **dict(self.kwargs))
+
+
+def _call_of(operation: Operation, place: int) -> _Call:
+    args = operation.args
+    tensors = tuple(i for i, a in enumerate(args) if isinstance(a, Tensor) and i != place)
+    plain = tuple(None if isinstance(a, Tensor) else a for a in args)
+    return _Call(operation.functional, place, plain, tensors, tuple(operation.kwargs.items()))
 
 
 def _turns(operation: Operation, place: int, noise: Noise) -> bool:
@@ -202,7 +215,12 @@ def _harmless(operation: Operation, form: Form, weight: Tensor) -> bool:
 def _tiny(number: Any, weight: Tensor) -> bool:
     """Whether adding it to E/w changes next to nothing, whatever the weight."""
     largest = weight[weight.isfinite()].amax().exp() if bool(weight.isfinite().any()) else 1.0
-    return isinstance(number, (int, float)) and abs(number) * max(1.0, float(largest)) <= SLACK
+    size = (
+        float(torch.as_tensor(number, dtype=torch.float64).abs().max())
+        if isinstance(number, (int, float, Tensor))
+        else math.inf
+    )
+    return size * max(1.0, float(largest)) <= SLACK
 
 
 def _scaled(
@@ -239,7 +257,7 @@ def _shifted(
     if form in ("exp", "neg", "inv", "order"):
         kept = form in ("exp", "neg") and not (name == "rsub" or (place == 1 and name == "sub"))
         return (form, weight) if kept and _tiny(other, weight) else (None, None)
-    shift = torch.as_tensor(other).double()
+    shift = torch.as_tensor(other, dtype=torch.float64)
     negated = name == "rsub" or (name == "sub" and place == 1)
     if name == "sub" and place == 0:
         shift = -shift
@@ -274,9 +292,12 @@ def _other(operation: Operation, place: int) -> Any:
 
 def _log(other: Any) -> Tensor:
     """Logarithm of a weight; a negative one never wins against a positive one."""
-    value = torch.as_tensor(other).double()
+    value = torch.as_tensor(other, dtype=torch.float64)
     return torch.where(value < 0, -torch.inf, value.clamp(min=0).log())
 
 
 def _is(other: Any, number: float) -> bool:
+    """Whether it is that number, or a tensor of nothing else."""
+    if isinstance(other, Tensor):
+        return other.numel() > 0 and bool((other == number).all())
     return isinstance(other, (int, float)) and other == number

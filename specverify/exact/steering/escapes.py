@@ -25,10 +25,11 @@ _READERS = (
     "apply_",
     "map_",
     "map2_",
+    "__repr__",
     "__reduce_ex__",
     "__deepcopy__",
 )
-"""Methods that hand out the memory itself, or compute on it without torch's dispatcher."""
+"""Methods that hand out the memory itself, or read it without torch's dispatcher."""
 
 
 class RandomNumber:
@@ -147,12 +148,13 @@ def watched(steering: Steering) -> Iterator[None]:
             if hasattr(Tensor, name)
         },
     }
-    tensor_of = torch.tensor
+    tensor_of, as_tensor = torch.tensor, torch.as_tensor
     try:
         for name, patch in patches.items():
             kept[name] = Tensor.__dict__.get(name)
             setattr(Tensor, name, patch)
-        torch.tensor = _tensor(tensor_of)  # type: ignore[assignment]
+        torch.tensor = _tensor(steering, tensor_of)  # type: ignore[assignment]
+        torch.as_tensor = _tensor(steering, as_tensor)  # type: ignore[assignment]
         yield
     except Exception as error:
         if RandomNumber.__name__ in str(error):
@@ -161,7 +163,7 @@ def watched(steering: Steering) -> Iterator[None]:
             ) from error
         raise
     finally:
-        torch.tensor = tensor_of
+        torch.tensor, torch.as_tensor = tensor_of, as_tensor
         for name, original in kept.items():
             if original is None:
                 delattr(Tensor, name)
@@ -205,25 +207,34 @@ def _tolist(steering: Steering, original: Callable[..., Any]) -> Callable[..., A
     return tolist
 
 
-def _tensor(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def tensor(data: Any, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
-        if not _holds_random(data):
-            return original(data, dtype=dtype, **kwargs)
-        return _stacked(data, dtype or torch.get_default_dtype())
+def _tensor(steering: Steering, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`torch.tensor` and `torch.as_tensor`, which look into lists without torch's dispatcher."""
+
+    def holds_random(data: Any) -> bool:
+        if isinstance(data, (list, tuple)):
+            return any(holds_random(entry) for entry in data)
+        if isinstance(data, Tensor):
+            return bool(steering.shadows) and steering.shadows.among((data,))
+        return isinstance(data, RandomNumber)
+
+    def stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
+        if isinstance(data, (list, tuple)):
+            entries = [stacked(entry, dtype) for entry in data]
+            if len({entry.dtype for entry in entries}) > 1:
+                raise steering.refuse("a tensor is made of random numbers and others")
+            return torch.stack(entries)
+        if isinstance(data, RandomNumber):
+            return data._tensor.to(dtype or torch.get_default_dtype())
+        if isinstance(data, Tensor):
+            return data.detach().clone() if dtype is None else data.detach().to(dtype)
+        return original(data, dtype=dtype)
+
+    def tensor(data: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+        if not isinstance(data, (list, tuple, RandomNumber)) or not holds_random(data):
+            return original(data, *args, dtype=dtype, **kwargs)
+        return stacked(data, dtype)
 
     return tensor
-
-
-def _holds_random(data: Any) -> bool:
-    if isinstance(data, (list, tuple)):
-        return any(_holds_random(entry) for entry in data)
-    return isinstance(data, RandomNumber)
-
-
-def _stacked(data: Any, dtype: torch.dtype) -> Tensor:
-    if isinstance(data, (list, tuple)):
-        return torch.stack([_stacked(entry, dtype) for entry in data])
-    return torch.as_tensor(_plain(data)).to(dtype)
 
 
 def _reader(steering: Steering, name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from specverify.exact.steering.arithmetic import arithmetic
 from specverify.exact.steering.operation import Operation
 from specverify.exact.steering.steering import Steering
-from specverify.exact.steering.symbols import Counted, Noise, Symbol
+from specverify.exact.steering.symbols import Counted, Noise, Pending, Symbol
 
 MOVED: Mapping[str, tuple[int, ...]] = {
     "clone": (0,),
@@ -42,6 +42,9 @@ MOVED: Mapping[str, tuple[int, ...]] = {
 """Positions of the arguments that hold elements; the others say where they go."""
 
 
+_TOKENS = (torch.int64, torch.int32, torch.float32, torch.float64)
+
+
 def move(steering: Steering, operation: Operation) -> Any:
     """Carry elements, and their symbols with them.
 
@@ -53,7 +56,7 @@ def move(steering: Steering, operation: Operation) -> Any:
     if found is None or not found or _combines(operation):
         return NotImplemented
     first = next(iter(found.values()))
-    if isinstance(first, Counted):
+    if isinstance(first, Counted) or (isinstance(first, Pending) and _narrows(operation)):
         return NotImplemented
     if any(not first.like(other) for other in found.values()):
         return NotImplemented
@@ -87,6 +90,14 @@ def move(steering: Steering, operation: Operation) -> Any:
     if bool((symbol.ids >= 0).any()) or operation.in_place:
         steering.shadows.set(result, symbol)
     return result
+
+
+def _narrows(operation: Operation) -> bool:
+    """Whether drawn tokens are converted to a dtype that cannot hold all of them."""
+    into = operation.kwargs.get("dtype") or (
+        operation.args[0].dtype if operation.in_place else None
+    )
+    return into is not None and into not in _TOKENS
 
 
 def _combines(operation: Operation) -> bool:

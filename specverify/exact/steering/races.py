@@ -43,6 +43,9 @@ def race(steering: Steering, operation: Operation, symbols: dict[int, Symbol]) -
     if operation.name == "topk" and operation.argument("k") != 1:
         raise steering.refuse("topk of more than one winner of a race")
     result = operation.run()
+    if isinstance(result, Tensor) and operation.name in ("max", "min"):
+        steering.shadows.set(result, Opaque(torch.zeros(result.shape, dtype=torch.long)))
+        return result
     winners = result if isinstance(result, Tensor) else result[1]
     dim = operation.argument("dim", default=-1 if operation.name == "topk" else None)
     keep = operation.name == "topk" or bool(operation.argument("keepdim", default=False))
@@ -83,9 +86,10 @@ def _attach(
     _check_decided(steering, values[~raced])
     ids = torch.where(fixed, noise.ids.amax(-1, keepdim=True), noise.ids)[raced]
     row = steering.path.row(ids)
-    if bool((row != row[:, :1]).any()):
+    if bool((row != row[:, :1]).any()) or bool((row < 0).any()):
         raise steering.refuse("the rows of a batch share the noise of a race")
-    if not bool(fixed.any()) and bool((ids.sort(-1).values.diff(dim=-1) == 0).any()):
+    alone = -1 - torch.arange(weight.shape[-1])
+    if _repeats(torch.where(fixed, alone, noise.ids)[raced]):
         raise steering.refuse("one noise element runs twice in the same race")
     _check_together(steering, noise, raced & ~fixed.all(-1))
     draws = steering.draws.add(
@@ -116,3 +120,10 @@ def _check_decided(steering: Steering, values: Tensor) -> None:
     """Rows without a race are decided by plain values: NaN, infinity, or nothing but zeros."""
     if values.numel() and bool((values.isfinite().all(-1) & (values != 0).any(-1)).any()):
         raise steering.refuse("a race without a positive weight")
+
+
+def _repeats(ids: Tensor) -> bool:
+    """Whether an element stands twice in a row of [..., n]; as a rule they stand in order."""
+    if bool((ids.diff(dim=-1) > 0).all()):
+        return False
+    return bool((ids.sort(-1).values.diff(dim=-1) == 0).any())

@@ -16,6 +16,8 @@ from specverify.exact.steering.symbols import Noise, Opaque, Pending, Step, Symb
 
 _LARGEST_RANGE = 1 << 16
 _COIN = 1 << 53
+_LARGE = 1 << 20
+"""Weights beyond which `multinomial` is not really carried out."""
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -53,8 +55,8 @@ def draw(steering: Steering, operation: Operation) -> Any:
         return _bernoulli(steering, heads, result, line, earlier)
     symbol = _KINDS.get(operation.name, _opaque)(steering, operation, result, line, earlier)
     steering.shadows.set(result, symbol)
-    again = isinstance(symbol, Noise) and symbol.dtype is not None and not symbol.steps
-    steering.states.setdefault(state, (line, symbol if again else None))
+    again = symbol if isinstance(symbol, Noise) and symbol.dtype and not symbol.steps else None
+    steering.states.setdefault(state, (line, again))
     return result
 
 
@@ -123,7 +125,7 @@ def _heads(operation: Operation) -> Tensor:
     """How many of the 2^53 integers are heads, read before an in-place form overwrites it."""
     given = operation.argument("p", default=0.5) if operation.in_place else operation.argument("p")
     given = operation.args[0] if given is None else given
-    return (torch.as_tensor(given).double() * _COIN).nan_to_num(0.0).round().long()
+    return (torch.as_tensor(given, dtype=torch.float64) * _COIN).nan_to_num(0.0).round().long()
 
 
 def _bernoulli(
@@ -162,19 +164,27 @@ def _multinomial(steering: Steering, operation: Operation, line: Line, state: in
     weights, count = operation.args[0], operation.argument("num_samples")
     rows = weights.reshape(-1, weights.shape[-1])
     row = row_numbers((len(rows),), steering.path.rows)
-    good = (rows.isfinite() & (rows >= 0)).all(-1) & (rows.sum(-1) > 0)
+    smallest, largest = rows.aminmax(dim=-1)  # NaN where any is
+    good = (smallest >= 0) & (largest < torch.inf) & (rows.sum(-1) > 0)
     possible = (steering.path.probability > 0)[row.clamp(min=0)]
-    if bool((~good & possible).any()) or bool(good.all()):
+    shape = (*weights.shape[:-1], count)
+    if bool(good.all()) and count == 1 and rows.numel() > _LARGE:
+        # The draw itself would take longer than the rest of the run; anything random does.
+        source = _generator_of(operation)
+        result = torch.randint(rows.shape[-1], shape, generator=source)
+    elif bool((~good & possible).any()) or bool(good.all()):
         result = operation.run()
     else:
-        result = torch.zeros((*weights.shape[:-1], count), dtype=torch.long)
+        result = torch.zeros(shape, dtype=torch.long)
     if result.numel() == 0:
         return result
     _refuse_repeat(_repeated(steering, state, line), line)
     steering.states[state] = (line, None)
-    first = torch.zeros(rows.shape[-1], dtype=torch.float64)
-    first[0] = 1.0
-    left = torch.where(good.unsqueeze(-1), rows.double(), first)
+    left = rows.double()
+    if not bool(good.all()):
+        first = torch.zeros(rows.shape[-1], dtype=torch.float64)
+        first[0] = 1.0
+        left = torch.where(good.unsqueeze(-1), left, first)
     values = torch.arange(rows.shape[-1])
     columns: list[Tensor] = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""The command line: `specverify certify`, `specverify subjects`, `specverify pairs`.
+"""The command line: `specverify certify`, `exact`, `subjects` and `pairs`.
 
 Only click is imported at load; each command imports what it needs.
 """
@@ -21,6 +21,7 @@ import click
 
 from specverify import __version__
 from specverify.certification.verdict import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, exit_code
+from specverify.cli_exact import exact
 from specverify.errors import SpecverifyError, UsageError
 from specverify.quoting import message_of, printable
 from specverify.subjects.watchdog import LONGEST
@@ -317,6 +318,9 @@ def pairs() -> None:
     from specverify.models.pairs import load_pair, pair_names
 
     _list(pair_names(), lambda name: load_pair(name).summary)
+
+
+cli.add_command(exact)
 
 
 def host_free(argv: Sequence[str]) -> tuple[str, ...]:

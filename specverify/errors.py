@@ -32,6 +32,10 @@ class SubjectError(SpecverifyError):
     """The implementation under test raised, or returned something of the wrong shape or range."""
 
 
+class MalformedOutput(SubjectError):
+    """The implementation under test returned something of the wrong type, shape or range."""
+
+
 class SubjectTimeout(SubjectError):
     """A call into the implementation under test ran past its time limit."""
 

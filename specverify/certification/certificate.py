@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, computed_field
 
-from specverify.certification.verdict import Verdict, exit_code, worst
+from specverify.certification.verdict import EXACT, Verdict, exit_code, worst
 from specverify.errors import UsageError
 
 __all__ = [
@@ -25,8 +25,10 @@ __all__ = [
     "Decision",
     "EnvironmentRecord",
     "Evidence",
+    "ExactRecord",
     "Level",
     "NotApplicable",
+    "SequenceRecord",
     "SubjectRecord",
     "SuiteRecord",
     "TestRecord",
@@ -74,6 +76,35 @@ class CellRecord(Record):
     """What the cell stands for, where there are words for it."""
 
 
+class SequenceRecord(Record):
+    """A sequence of tokens whose probability was computed, not counted."""
+
+    tokens: tuple[int, ...]
+    observed: float
+    expected: float
+
+
+class ExactRecord(Record):
+    """A joint distribution that was computed, against the one it should be."""
+
+    total_variation: float
+    """Of whole sequences, between 0 and 1."""
+    tolerance: float
+    """Largest total variation of an implementation that is right."""
+    largest_ratio: float
+    """Largest observed / expected; infinite outside the support."""
+    outside_support: float
+    """Mass of what the target excludes."""
+    crashing: float
+    """Mass of the calls that raise."""
+    method: Literal["branching", "forcing", "coins"]
+    """How the subject's randomness was steered."""
+    runs: int
+    """Calls of the subject."""
+    worst: tuple[SequenceRecord, ...] = ()
+    """Largest absolute differences, largest first."""
+
+
 class TestRecord(Record):
     """One property judged on one case by one test, or without statistics."""
 
@@ -101,6 +132,8 @@ class TestRecord(Record):
     detail: str = ""
     """The contradiction in words, or what it would take to decide."""
     worst_cells: tuple[CellRecord, ...] = ()
+    exact: ExactRecord | None = None
+    """What was computed, where nothing was sampled."""
 
 
 class NotApplicable(Record):
@@ -125,9 +158,10 @@ class CaseRecord(Record):
     runs: int = 0
     tokens: int = 0
     tv_bound: float | None = None
-    """Upper bound on the total variation distance of the first token's distribution."""
+    """Upper bound on the total variation distance of the first token's distribution; in a case with
+    exact evidence the distance itself, of whole sequences."""
     tv_bound_alpha: float | None = None
-    """Probability that the bound fails."""
+    """Probability that the bound fails; 0 for what was computed."""
     missing: str | None = None
     """What it would take to decide, where the evidence is too thin."""
     counters: dict[str, JsonValue] = {}
@@ -137,6 +171,11 @@ class CaseRecord(Record):
     findings: tuple[str, ...] = ()
     not_applicable: tuple[NotApplicable, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def computed(self) -> bool:
+        """Whether its evidence is exact, from its id."""
+        return self.id.startswith(EXACT)
 
 
 class SubjectRecord(Record):
@@ -192,6 +231,8 @@ class Certificate(Record):
     cases: tuple[CaseRecord, ...] = ()
     not_applicable: tuple[NotApplicable, ...] = ()
     """Properties that no case of this run could check."""
+    findings: tuple[str, ...] = ()
+    """Findings that kept cases from being computed."""
     interrupted: bool = False
     disclaimer: str = DISCLAIMER
     started: datetime

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from specverify.certification.certificate import CellRecord, Decision, Evidence, TestRecord
+from specverify.certification.certificate import (
+    CellRecord,
+    Decision,
+    Evidence,
+    ExactRecord,
+    TestRecord,
+)
 from specverify.certification.registry import Outcome, Property
 from specverify.certification.verdict import Verdict
 from specverify.statistics.budget import Budget
@@ -20,11 +26,13 @@ def test_records(
     cell, while G stays near it (see `statistics.goodness`). Each still takes its share of the
     budget. A comparison with no two cells of 25 expected counts tests nothing, and says so.
     """
+    computed = outcome.details.get("exact")
     common: dict[str, Any] = {
         "property": property.id,
         "claim": property.claim,
         "evidence": evidence,
         "worst_cells": tuple(CellRecord(**cell) for cell in outcome.details.get("worst", ())),
+        "exact": None if computed is None else ExactRecord.model_validate(computed),
     }
     if outcome.violations:
         return [TestRecord(**common, decision="violated", detail="; ".join(outcome.violations))]

@@ -41,6 +41,8 @@ class Plan:
     """dtype of the logits of the target that the subject is handed."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Names of the settings the subject cannot be asked to honour, each with the reason."""
+    presets: tuple[str, ...] = ()
+    """Names of the cases that are presets of the pair, whole or cut."""
 
 
 def plan_decoder(
@@ -110,7 +112,16 @@ def plan_decoder(
         # Enumerated now, so that settings which leave a prefix no token are refused before any
         # call of the subject.
         _ = planned.case.trees
-    return Plan(tuple(cases), _dtype(as_language_model(models[0]), pair), tuple(left_out))
+    return Plan(
+        tuple(cases),
+        _dtype(as_language_model(models[0]), pair),
+        tuple(left_out),
+        tuple(
+            name
+            for name in chosen
+            if (settings or usual_settings)[name] == usual_settings.get(name)
+        ),
+    )
 
 
 def pair_presets(pair: Pair, target: LanguageModel) -> dict[str, SamplingSettings]:

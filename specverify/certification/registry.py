@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from specverify.statistics.result import TestResult
 from specverify.subjects.protocols import Kind, Subject
@@ -49,6 +49,10 @@ class Outcome:
     """Numbers a reader wants beside the verdict, such as the worst cells."""
 
 
+Asked = Literal["sampled", "exact"]
+"""Which cases a property is asked about: those that are run, or those that are computed."""
+
+
 @dataclass(frozen=True)
 class Property:
     """One clause of the contract."""
@@ -62,6 +66,7 @@ class Property:
     check: Callable[..., Outcome]
     needs: Callable[[Subject], str | None]
     """Why a subject cannot be checked, None if it can."""
+    evidence: Asked = "sampled"
 
 
 _PROPERTIES: dict[str, Property] = {}
@@ -73,12 +78,13 @@ def register(
     kinds: frozenset[Kind],
     tests: int = 0,
     needs: Callable[[Subject], str | None] = lambda subject: None,
+    evidence: Asked = "sampled",
 ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
     """Add a check to the registry; the first line of its docstring becomes the claim."""
 
     def add(check: Callable[..., Outcome]) -> Callable[..., Outcome]:
         claim = (check.__doc__ or "").strip().splitlines()[0]
-        _PROPERTIES[id] = Property(id, claim, kinds, tests, check, needs)
+        _PROPERTIES[id] = Property(id, claim, kinds, tests, check, needs, evidence)
         return check
 
     return add

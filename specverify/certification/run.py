@@ -1,5 +1,6 @@
 """Certifying a subject: plan, run, judge, write down."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,8 @@ import torch
 
 from specverify.certification.certificate import CaseRecord, Certificate, Level, NotApplicable
 from specverify.certification.decoder_run import run_decoder_case
+from specverify.certification.exact_calls import OutsideRandomness
+from specverify.certification.exact_run import coupled, exact_cases, refused, run_exact_case
 from specverify.certification.plan import Plan, plan_decoder
 from specverify.certification.profiles import profile_named
 from specverify.certification.progress import ProgressEvent
@@ -17,8 +20,8 @@ from specverify.certification.records import environment_record, subject_record,
 from specverify.certification.registry import Property, properties_of
 from specverify.certification.transform_case import TransformCase, transform_cases
 from specverify.certification.transform_run import run_transform_case
-from specverify.certification.verdict import Verdict, worst
-from specverify.errors import UsageError
+from specverify.certification.verdict import Verdict, listed, worst
+from specverify.errors import CannotSteer, UsageError
 from specverify.models.pairs import Pair, load_pair
 from specverify.settings import SamplingSettings
 from specverify.statistics.budget import Budget
@@ -43,6 +46,7 @@ def certify(
     time_limit: float = DEFAULT_TIME_LIMIT,
     num_draft_tokens: int | None = None,
     tokens: int | None = None,
+    exact: bool = True,
     command: Sequence[str] = (),
 ) -> Certificate:
     """Test an implementation against its contract and say how well it holds.
@@ -57,6 +61,7 @@ def certify(
         time_limit: seconds a single call of the subject may take.
         num_draft_tokens: K, draft tokens a round; the pair's own when omitted.
         tokens: tokens to sample over all settings, instead of the profile's number.
+        exact: whether to compute distributions, beside sampling, where the subject can be steered.
         command: the command line to record.
 
     Returns:
@@ -72,7 +77,10 @@ def certify(
     properties = properties_of(subject.kind)
     unmet = {p.id: reason for p in properties if (reason := p.needs(subject)) is not None}
     applicable = [p for p in properties if p.id not in unmet]
+    computed = [p for p in applicable if p.evidence == "exact"]
+    applicable = [p for p in applicable if p.evidence != "exact"]
     not_applicable = list(unmet.items())
+    refusals: dict[str, CannotSteer] = {}
     report = progress or (lambda event: None)
     with single_threaded():
         if subject.kind == "transform":
@@ -96,8 +104,14 @@ def certify(
             budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
             dtype, pair_name, prompts = plan.dtype, pair.name, pair.prompts
             not_applicable += [(f"settings.{name}", reason) for name, reason in plan.left_out]
-            records = _decoder_records(subject, plan, applicable, budget, seed, report)
+            records = itertools.chain(
+                _decoder_records(subject, plan, applicable, budget, seed, report),
+                _exact_records(subject, plan, computed, budget, seed, time_limit, report, refusals)
+                if exact
+                else (),
+            )
         done, interrupted = _collect(records)
+        not_applicable += refused(refusals)
         environment = environment_record(dtype=dtype)
     verdict = _verdict(done, interrupted=interrupted)
     return Certificate(
@@ -115,6 +129,7 @@ def certify(
         tests=budget.tests,
         cases=tuple(done),
         not_applicable=tuple(NotApplicable(property=p, reason=r) for p, r in not_applicable),
+        findings=coupled(refusals),
         interrupted=interrupted,
         started=started,
         finished=datetime.now(UTC),
@@ -171,6 +186,33 @@ def _decoder_records(
         yield run_decoder_case(subject, planned, properties, budget, seed, report)
 
 
+def _exact_records(
+    subject: Subject,
+    plan: Plan,
+    properties: Sequence[Property],
+    budget: Budget,
+    seed: int,
+    time_limit: float,
+    report: Progress,
+    refusals: dict[str, CannotSteer],
+) -> Iterator[tuple[CaseRecord, bool]]:
+    """Records of the cases whose distribution is computed; refusals by case are added.
+
+    The first case of a rule is one of many decisions, so that hidden randomness shows there.
+    """
+    cases = exact_cases(subject, plan.presets)
+    for done, case in enumerate(cases, 1):
+        record = run_exact_case(subject, case, properties, budget, seed, time_limit)
+        if isinstance(record, OutsideRandomness):
+            refusals |= dict.fromkeys((case.id for case in cases), record)
+            return
+        if isinstance(record, CannotSteer):
+            refusals[case.id] = record
+        else:
+            yield record, False
+        report(ProgressEvent("exact", done, len(cases), "cases"))
+
+
 def _collect(records: Iterator[tuple[CaseRecord, bool]]) -> tuple[list[CaseRecord], bool]:
     """Run the cases in order until all are done or the user interrupts."""
     done: list[CaseRecord] = []
@@ -200,9 +242,15 @@ def _verdict(cases: Sequence[CaseRecord], *, interrupted: bool) -> Verdict:
 
 def _reason(cases: Sequence[CaseRecord], verdict: Verdict, *, interrupted: bool) -> str:
     """The reasons of the cases that gave the verdict, each with its case."""
-    reasons = [f"{case.id}: {case.reason}" for case in cases if case.verdict == verdict]
     if verdict == "preserved":
         return _preserved(cases)
+    found = [case for case in cases if case.verdict == verdict]
+    reasons = [f"{case.id}: {case.reason}" for case in found if not case.computed]
+    computed: dict[str, list[str]] = {}
+    for case in found:
+        if case.computed:
+            computed.setdefault(case.reason, []).append(case.id)
+    reasons += [f"{listed(ids)}: {reason}" for reason, ids in computed.items()]
     if interrupted and not reasons:
         return f"interrupted after {len(cases)} finished cases"
     return "; ".join(reasons)
@@ -210,8 +258,13 @@ def _reason(cases: Sequence[CaseRecord], verdict: Verdict, *, interrupted: bool)
 
 def _preserved(cases: Sequence[CaseRecord]) -> str:
     """What speaks for a subject, and what could not be looked at."""
-    bounded = any(case.tv_bound is not None for case in cases)
+    bounded = any(case.tv_bound is not None for case in cases if not case.computed)
     reason = "nothing was rejected" + (", and every bound is within its limit" if bounded else "")
+    if distances := [
+        case.tv_bound for case in cases if case.computed and case.tv_bound is not None
+    ]:
+        number = f"{len(distances)} exact case{'s' * (len(distances) != 1)}"
+        reason += f"; TV at most {max(distances):.1e} in {number}"
     untested = sorted(
         {
             f"{test.property} in {case.id}"

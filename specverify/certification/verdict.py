@@ -1,6 +1,6 @@
 """Verdicts, how they combine, and the exit codes they become."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 Verdict = Literal["violated", "error", "inconclusive", "lossy-as-declared", "preserved"]
@@ -12,6 +12,9 @@ deviates exactly as its contract says. preserved: nothing found, and the bounds 
 """
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+EXACT = "exact/"
+"""What the ids of cases with exact evidence begin with."""
 
 EXIT_USAGE = 4
 EXIT_ERROR = 3
@@ -33,6 +36,17 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
         if verdict in found:
             return verdict
     return "inconclusive"
+
+
+def listed(ids: Sequence[str]) -> str:
+    """Cases for a reader: all that were sampled, the first of those with exact evidence."""
+    shown = [id for id in ids if not id.startswith(EXACT)]
+    computed = [id for id in ids if id.startswith(EXACT)]
+    rest = len(computed) - 1
+    shown += computed[:1]
+    return ", ".join(shown) + (
+        f" and {rest} more exact case{'s' * (rest != 1)}" if rest > 0 else ""
+    )
 
 
 def exit_code(verdict: Verdict, *, interrupted: bool = False) -> int:

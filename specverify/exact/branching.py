@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from random import Random
 
 import torch
 from torch import Generator, Tensor
 
-from specverify.errors import CannotSteer
+from specverify.errors import CannotSteer, MalformedOutput
 from specverify.exact.steering.draws import Group
 from specverify.exact.steering.escapes import RandomNumber
 from specverify.exact.steering.mode import steered
@@ -47,7 +48,7 @@ class Slot:
         return values.expand(len(self.member), -1) if values.dim() == 1 else values[self.member]
 
     def part(self, kept: Tensor) -> "Slot | None":
-        """The draws in some of the rows, bool [R], which are counted anew; None if there are none."""
+        """The draws in some of the rows, bool [R], which are counted anew; None without any."""
         inside = kept[self.place[:, 0]]
         if not bool(inside.any()):
             return None
@@ -108,6 +109,8 @@ class Exploration:
     maximum_runs: int = MAXIMUM_RUNS
     seed: int = 0
     """Of the randomness outside torch, which changes with every run, and of torch's generators."""
+    replays: int = 8
+    """Paths that are taken a second time at the end, to see whether the same comes out."""
     runs: int = 0
     global_draws: dict[Line, None] = field(default_factory=dict)
     """Lines that draw from torch's global generator."""
@@ -134,6 +137,8 @@ class Exploration:
                 arguments and torch's randomness.
         """
         stack = [_Task((), torch.ones(len(rows), dtype=torch.float64))]
+        kept: list[Leaf] = []
+        random = Random(self.seed)
         while stack:
             task = stack.pop()
             path, result = self._run(rows, _following(task.script))
@@ -145,7 +150,28 @@ class Exploration:
             if isinstance(result, Exception):
                 yield Crash(float(path.probability[0]), result)
             elif bool((path.probability > 0).any()):
-                yield _leaf(path, rows, result)
+                leaf = _leaf(path, rows, result)
+                yield leaf
+                if len(kept) < self.replays:
+                    kept.append(leaf)
+                elif (place := random.randrange(self.runs)) < self.replays:
+                    kept[place] = leaf
+        for turn in range(self.replays if kept else 0):
+            self._replay(rows, kept[turn % len(kept)])
+
+    def _replay(self, rows: Tensor, leaf: Leaf) -> None:
+        """Take a path again, while everything outside is another, and compare what comes out.
+
+        A path is run once, so nothing else would tell that its output is not determined by it.
+        """
+        path, result = self._run(rows, _following(leaf.choices))
+        again = None if isinstance(result, Exception) else _leaf(path, rows, result)
+        if again is None or not _same(again, leaf):
+            raise CannotSteer(
+                "the same decisions emit something else when the subject is run again: something "
+                "outside torch's randomness decides (random, time, a thread, or state kept "
+                "between calls)"
+            )
 
     @property
     def findings(self) -> list[str]:
@@ -196,14 +222,13 @@ class Exploration:
         seed = self.seed + self.runs
         generator = Generator().manual_seed(seed)
         path = Path(len(rows), policy)
-        steering = Steering(path, generator)
         result: Ended | Exception
-        with outside_randomness(seed + _OUTSIDE):
+        with outside_randomness(seed + _OUTSIDE) as outside:
+            steering = Steering(path, generator)
             try:
                 with steered(steering):
                     tokens = self.program(rows, generator)
-                result = _finish(steering, tokens)
-            except CannotSteer:
+            except (CannotSteer, MalformedOutput):
                 raise
             except Exception as error:
                 if steering.refusal is not None:
@@ -211,6 +236,10 @@ class Exploration:
                 if RandomNumber.__name__ in str(error):
                     raise CannotSteer(f"a random number is used as a float: {error}") from error
                 result = error
+            else:
+                with torch.inference_mode(tokens.is_inference()):
+                    result = _finish(steering, tokens)
+            outside.check()
         for state, (line, _) in steering.states.items():
             if self._states.setdefault(state, self.runs) != self.runs:
                 self.reseeded[line] = None
@@ -278,6 +307,28 @@ def _leaf(path: Path, rows: Tensor, result: "Ended") -> Leaf:
     return whole.part(path.probability > 0)
 
 
+def _same(left: Leaf, right: Leaf) -> bool:
+    """Whether two leaves emit the same with the same probabilities."""
+    if left.choices != right.choices or not torch.equal(left.rows, right.rows):
+        return False
+    if left.tokens.shape != right.tokens.shape or len(left.slots) != len(right.slots):
+        return False
+    drawn = torch.zeros_like(left.tokens, dtype=torch.bool)
+    for mine, theirs in zip(left.slots, right.slots, strict=True):
+        if not torch.equal(mine.place, theirs.place):
+            return False
+        if mine.probabilities.shape != theirs.probabilities.shape:
+            return False
+        if not torch.equal(mine.values, theirs.values) or not torch.allclose(
+            mine.probabilities, theirs.probabilities, rtol=_REPLAY_TOLERANCE, atol=1e-300
+        ):
+            return False
+        drawn[mine.place[:, 0], mine.place[:, 1]] = True
+    return torch.equal(left.tokens[~drawn], right.tokens[~drawn]) and torch.allclose(
+        left.probability, right.probability, rtol=_REPLAY_TOLERANCE, atol=0.0
+    )
+
+
 def _finish(steering: Steering, tokens: Tensor) -> Ended:
     """Read the output, the draws in it apart."""
     symbol = steering.shadows.of(tokens)
@@ -287,7 +338,12 @@ def _finish(steering: Steering, tokens: Tensor) -> Ended:
     if symbol is None:
         return Ended(tokens.long().clone(), ())
     if not isinstance(symbol, Pending):
-        raise steering.refuse("the output holds random numbers that were never decided")
+        raise CannotSteer("the output holds random numbers that were never decided")
+    drawn, counts = symbol.ids[symbol.ids >= 0].unique(return_counts=True)
+    if bool((counts > 1).any()):
+        # A draw in several places is one decision, not several.
+        steering.draws.take(drawn[counts > 1])
+        return _finish(steering, tokens)
     places = (symbol.ids >= 0).nonzero()
     draws = symbol.ids[places[:, 0], places[:, 1]]
     _claim(steering, places, draws)

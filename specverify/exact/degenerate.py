@@ -154,7 +154,7 @@ class _Judge:
         crashes: dict[str, float] = defaultdict(float)
         refused = 0.0
         impossible: dict[str, float] = defaultdict(float)
-        exploration = Exploration(program, self.maximum_runs, self.seed)
+        exploration = Exploration(program, self.maximum_runs, self.seed, replays=1)
         try:
             for end in exploration.paths(torch.zeros(1, dtype=torch.long)):
                 if isinstance(end, Crash):

@@ -216,7 +216,7 @@ class _Runner:
             value = self.rule(*self.round.inputs(block[None]), generator)
             return emitted(value, 1, self.round.num_draft_tokens + 1)
 
-        exploration = Exploration(program, self.maximum_calls - self.calls, self.seed)
+        exploration = Exploration(program, self.maximum_calls - self.calls, self.seed, replays=1)
         yield from exploration.paths(torch.zeros(1, dtype=torch.long))
         self.calls += exploration.runs
 

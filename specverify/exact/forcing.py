@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from specverify.errors import CannotSteer, SubjectError
+from specverify.errors import CannotSteer, MalformedOutput
 from specverify.exact.branching import MAXIMUM_RUNS, Crash, Exploration, Leaf
 from specverify.exact.distribution import JointDistribution, Method
 from specverify.exact.outcomes import Outcomes, spread
@@ -23,6 +23,7 @@ the emitted tokens [R, K+1], padded right with -1."""
 _ENTRIES = 1 << 22
 """Probabilities handed over in one call."""
 _MIXED_RUNS = 3
+_REPLAYS = 8
 _COMPARED = 256
 """Rows of a mixed run that are held against what was read off them."""
 _SPOT_CHECKS = 2
@@ -44,7 +45,7 @@ class _Result:
     reuses: dict[str, None] = field(default_factory=dict)
     global_draws: dict[str, None] = field(default_factory=dict)
 
-    def add(self, explored: "_Explored", round: Round) -> None:
+    def add(self, explored: "Explored", round: Round) -> None:
         """Add what some blocks emit, weighted with the probability that they are drafted."""
         weights = round.block_probabilities[explored.blocks.numpy()]
         for leaf in explored.leaves:
@@ -101,13 +102,13 @@ def forced_distribution(
     Raises:
         CannotSteer: an operation cannot be followed, rows depend on each other or one of them
             raises; `branched_distribution` may still follow them one by one.
-        SubjectError: the output is no tensor of token ids [R, K+1].
+        MalformedOutput: the output is no tensor of token ids [R, K+1].
     """
     result = _Result()
     chunk = max(1, _ENTRIES // ((2 * round.num_draft_tokens + 1) * round.vocab_size))
     for part in torch.arange(len(round.blocks)).split(chunk):
         explored = _explore(rule, round, part, _row_count(len(part), round), seed, maximum_runs)
-        _check_rows(explored, seed)
+        check_rows(explored, seed)
         result.add(explored, round)
     return result.distribution("forcing")
 
@@ -119,12 +120,14 @@ def branched_distribution(
     result = _Result()
     for block in range(len(round.blocks)):
         part = torch.tensor([block])
-        result.add(_explore(rule, round, part, 1, seed, maximum_runs - result.runs), round)
+        left = maximum_runs - result.runs
+        replays = _REPLAYS if block == 0 else 1
+        result.add(_explore(rule, round, part, 1, seed, left, replays), round)
     return result.distribution("branching")
 
 
 @dataclass(frozen=True)
-class _Explored:
+class Explored:
     """Every path of some blocks."""
 
     blocks: Tensor
@@ -136,8 +139,14 @@ class _Explored:
 
 
 def _explore(
-    rule: Rule, round: Round, part: Tensor, count: int, seed: int, maximum_runs: int
-) -> _Explored:
+    rule: Rule,
+    round: Round,
+    part: Tensor,
+    count: int,
+    seed: int,
+    maximum_runs: int,
+    replays: int = 1,
+) -> Explored:
     tokens, draft, target = round.inputs(round.blocks[part])
 
     def program(rows: Tensor, generator: Generator) -> Tensor:
@@ -145,12 +154,12 @@ def _explore(
         arguments = (tokens[at], None if draft is None else draft[at], target[at])
         return emitted(rule(*arguments, generator), len(rows), round.num_draft_tokens + 1)
 
-    exploration = Exploration(program, maximum_runs, seed)
+    exploration = Exploration(program, maximum_runs, seed, replays)
     leaves, crashes = [], []
     rows = torch.arange(count)
     for end in exploration.paths(rows):
         crashes.append(end) if isinstance(end, Crash) else leaves.append(end)
-    return _Explored(part, rows, exploration, leaves, crashes)
+    return Explored(part, rows, exploration, leaves, crashes)
 
 
 def _row_count(blocks: int, round: Round) -> int:
@@ -162,17 +171,19 @@ def _row_count(blocks: int, round: Round) -> int:
 def emitted(value: object, rows: int, width: int) -> Tensor:
     """Check the form of a rule's output; its values are looked at once they are known."""
     if not isinstance(value, Tensor) or value.dtype not in _INTEGERS:
-        what = f"dtype {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise SubjectError(f"the rule returned {what}; it must return token ids [{rows}, {width}]")
+        what = str(value.dtype) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise MalformedOutput(
+            f"the rule returned {what}; it must return token ids [{rows}, {width}]"
+        )
     if tuple(value.shape) != (rows, width):
-        raise SubjectError(
+        raise MalformedOutput(
             f"the rule returned shape {list(value.shape)}; for {width - 1} draft tokens it must be "
             f"[{rows}, {width}], padded right with -1"
         )
     return value
 
 
-def _check_rows(explored: _Explored, seed: int) -> None:
+def check_rows(explored: Explored, seed: int) -> None:
     """Make sure that what was read off a row does not depend on the other rows.
 
     Raises:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specverify.errors import CannotSteer, SubjectError
+from specverify.errors import CannotSteer, MalformedOutput
 from specverify.exact.branching import Leaf
 from specverify.exact.joint import Tokens
 
@@ -78,7 +78,7 @@ class Outcomes:
         """The sum, by tuple without padding.
 
         Raises:
-            SubjectError: -1 stands before a token, or an id lies below -1.
+            MalformedOutput: -1 stands before a token, or an id lies below -1.
         """
         if not self._tokens:
             return {}
@@ -106,12 +106,12 @@ class Outcomes:
 
 
 def check_padding(tokens: NDArray[np.int64]) -> None:
-    """Raise `SubjectError` for a row that is not tokens followed by -1."""
+    """Raise `MalformedOutput` for a row that is not tokens followed by -1."""
     padding = tokens < 0
     bad = (tokens < -1) | (padding[:, :-1] & ~padding[:, 1:]).any(1, keepdims=True)
     if bad.any():
         row = int(np.flatnonzero(bad.any(1))[0])
-        raise SubjectError(
+        raise MalformedOutput(
             f"the subject emitted {tokens[row].tolist()}; a row is token ids, then -1 as padding "
             "to the right of what was emitted"
         )

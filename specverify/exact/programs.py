@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from specverify.errors import SubjectError
+from specverify.errors import MalformedOutput
 from specverify.exact.branching import MAXIMUM_RUNS, Crash, Exploration
 from specverify.exact.distribution import JointDistribution
 from specverify.exact.joint import Tokens
@@ -41,7 +41,7 @@ def program_distribution(
     Raises:
         CannotSteer: an operation cannot be followed, there are too many paths, or the program is
             not determined by torch's randomness.
-        SubjectError: the output is no tensor of token ids [B, L].
+        MalformedOutput: the output is no tensor of token ids [B, L].
     """
     shapes: list[tuple[int, int]] = []
 
@@ -49,7 +49,7 @@ def program_distribution(
         value = program(generator)
         if not isinstance(value, Tensor) or value.dim() != 2 or value.is_floating_point():
             what = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else value
-            raise SubjectError(f"the program returned {what!r}; it must return token ids [B, L]")
+            raise MalformedOutput(f"the program returned {what!r}; it must return token ids [B, L]")
         shapes.append((value.shape[0], value.shape[1]))
         return value.reshape(1, -1)
 

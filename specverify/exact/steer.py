@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Generator, Tensor
 
-from specverify.errors import CannotSteer
+from specverify.errors import CannotSteer, UsageError
 from specverify.exact.branching import MAXIMUM_RUNS
 from specverify.exact.coins import Coins, fed_distribution
 from specverify.exact.distribution import JointDistribution
@@ -53,7 +53,8 @@ def joint_distribution(
     Raises:
         CannotSteer: its randomness cannot be followed; the message names operation and line. Its
             output can still be sampled.
-        SubjectError: it returns something else than token ids of that shape.
+        MalformedOutput: it returns something else than token ids of that shape.
+        UsageError: the subject cannot be called.
 
     Example:
         >>> import torch
@@ -78,6 +79,8 @@ def joint_distribution(
         {(0,): 0.25, (1,): 0.75}
     """
     call = getattr(subject, "call", subject)
+    if not callable(call):
+        raise UsageError(f"the subject is a {type(call).__name__}, which cannot be called")
     declared = getattr(subject, "capabilities", None)
     coins = coins or getattr(declared, "coins", None)
     batch = bool(getattr(declared, "batch", True)) if batch is None else batch
@@ -87,7 +90,7 @@ def joint_distribution(
         return program_distribution(program, seed=seed, maximum_runs=maximum_runs)
     if coins is not None:
         return fed_distribution(call, inputs, coins, seed=seed)
-    rule: Rule = call if generator else (lambda tokens, q, p, _: call(tokens, q, p))
+    rule = _rule(call, passes_generator=generator)
     if not batch:
         return branched_distribution(rule, inputs, seed=seed, maximum_runs=maximum_runs)
     try:
@@ -95,6 +98,10 @@ def joint_distribution(
     except CannotSteer as error:
         joint = branched_distribution(rule, inputs, seed=seed, maximum_runs=maximum_runs)
         return replace(joint, alone=str(error))
+
+
+def _rule(call: Callable[..., Any], *, passes_generator: bool) -> Rule:
+    return call if passes_generator else (lambda tokens, q, p, _: call(tokens, q, p))
 
 
 def _program(

@@ -19,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specverify.certification.progress import ProgressEvent
+from specverify.certification.verdict import listed
+from specverify.reporting.exact_rows import exact_rows, exact_violations, sequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,8 +114,17 @@ def print_certificate(certificate: "Certificate", console: Console) -> None:
         console.print(_table(certificate))
     _print_not_applicable(certificate, console)
     for case in certificate.cases:
-        _print_violations(case, console)
+        if not case.computed:
+            _print_violations(case, console)
+    for case, test, others in exact_violations([c for c in certificate.cases if c.computed]):
+        _print_violation(case, [test], console)
+        if others:
+            more = f"and in {others} more exact case{'s' * (others != 1)}"
+            console.print(Padding(Text(more, "dim"), (0, 2), expand=False))
     _print_together(certificate.cases, console)
+    for finding in certificate.findings:
+        console.print()
+        console.print(Text(f"finding: {finding}", "yellow"))
     _print_verdict(certificate, console)
 
 
@@ -126,7 +137,7 @@ def _print_header(certificate: "Certificate", console: Console) -> None:
     tokens = sum(case.tokens for case in certificate.cases)
     work = f"{tokens:,} tokens in " if tokens else ""
     pair = f" · pair {certificate.pair}" if certificate.pair else ""
-    known = (case.num_draft_tokens for case in certificate.cases)
+    known = (case.num_draft_tokens for case in certificate.cases if not case.computed)
     blocks = sorted({block for block in known if block is not None})
     design = f"K {', '.join(map(str, blocks))} · " if blocks else ""
     if prompts := len(certificate.prompts):
@@ -152,11 +163,16 @@ def _table(certificate: "Certificate") -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("result", no_wrap=True)
     for case in certificate.cases:
+        if case.computed:
+            continue
         for index, test in enumerate(case.tests):
             table.add_row(*_row(case, test, first=index == 0))
         if not case.tests:
             style = _VERDICT_STYLES[case.verdict]
-            table.add_row(case.id, "", "", "", "", "", "", Text(case.verdict, style))
+            table.add_row(Text(case.id), "", "", "", "", "", "", Text(case.verdict, style))
+    computed = [case for case in certificate.cases if case.computed]
+    for row in exact_rows(computed, _DECISION_STYLES):
+        table.add_row(*row)
     return table
 
 
@@ -212,11 +228,11 @@ def _print_together(cases: "Sequence[CaseRecord]", console: Console) -> None:
             findings.setdefault(finding, []).append(case.id)
     for reason, ids in errors.items():
         console.print()
-        console.print(Text(f"ERROR in {', '.join(ids)}", _VERDICT_STYLES["error"]))
+        console.print(Text(f"ERROR in {listed(ids)}", _VERDICT_STYLES["error"]))
         console.print(Padding(Text(reason), (0, 2), expand=False))
     for finding, ids in findings.items():
         console.print()
-        console.print(Text(f"finding in {', '.join(ids)}: {finding}", "yellow"))
+        console.print(Text(f"finding in {listed(ids)}: {finding}", "yellow"))
 
 
 def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console: Console) -> None:
@@ -237,6 +253,8 @@ def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console:
     console.print(Padding(Text("\n".join(lines)), (0, 2), expand=False))
     if first.worst_cells:
         console.print(Padding(_cells(first), (0, 2), expand=False))
+    if first.exact is not None and first.exact.worst:
+        console.print(Padding(sequences(first.exact), (0, 2), expand=False))
 
 
 def _cells(test: "TestRecord") -> Table:
@@ -256,7 +274,7 @@ def _closing_reason(certificate: "Certificate") -> str:
     """The reason, or only where to read it if the message of an error stands above."""
     failed = [case.id for case in certificate.cases if case.verdict == "error"]
     if certificate.verdict == "error" and failed:
-        return f"in {', '.join(failed)}: see above"
+        return f"in {listed(failed)}: see above"
     return certificate.reason.partition("\n")[0]
 
 

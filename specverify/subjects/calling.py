@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -106,7 +107,8 @@ def call_rule(
 
     The subject works on copies, since rules that subtract in place are common. A rule without a
     generator argument is called without one, the global generators seeded from `generator`; a rule
-    that takes one row a call gets one row a call.
+    that takes one row a call gets one row a call. One that declares coins is handed those, drawn
+    from `generator`, in place of it.
 
     Args:
         subject: a subject of kind rule.
@@ -132,11 +134,16 @@ def call_rule(
             None if draft_probs is None else draft_probs[part].clone(),
             target_probs[part].clone(),
         ]
-        if subject.capabilities.generator:
-            arguments.append(generator)
-        call = run_guarded(subject, subject.call, *arguments, generator=generator, limit=time_limit)
         count = len(arguments[0])
-        tokens = emitted_tokens(call.value, count, vocab_size, what=what)
+        rule, coins = subject.call, subject.capabilities.coins
+        if coins is not None:
+            rule = partial(rule, **coins.draw(count, width - 1, generator))
+            if coins.arrays == "numpy":
+                arguments = [None if a is None else a.numpy() for a in arguments]
+        elif subject.capabilities.generator:
+            arguments.append(generator)
+        call = run_guarded(subject, rule, *arguments, generator=generator, limit=time_limit)
+        tokens = emitted_tokens(_as_tensor(call.value), count, vocab_size, what=what)
         return Call(_fit(tokens, width, what), call.seconds, call.findings)
 
     if subject.capabilities.batch or len(draft_tokens) == 1:
@@ -250,6 +257,12 @@ def _with_echo(
         finding = "the output begins with the prompt in every row; return the new tokens only"
         return Call(call.value, call.seconds, (*call.findings, finding))
     return call
+
+
+def _as_tensor(value: Any) -> Any:
+    """What a rule on numpy arrays returned; anything else, to be refused, as it is."""
+    integers = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.integer)
+    return torch.from_numpy(value.astype(np.int64)) if integers else value
 
 
 def _fit(tokens: Tensor, width: int, what: str) -> Tensor:

@@ -30,6 +30,12 @@ _TOUCHED = (
     "the generator it is handed"
 )
 
+_STEERING = (
+    "exact/steering/mode.py",
+    "exact/steering/sources.py",
+    "exact/steering/operation.py",
+    "torch/_ops.py",
+)
 _FRAMES = 3
 """Frames of a subject's traceback quoted in the message."""
 
@@ -166,7 +172,11 @@ def lend_global_generators(generator: Generator) -> Iterator[None]:
 def _explain(subject: Subject, error: BaseException) -> str:
     """The exception and the innermost frames, with paths short enough to hold on any machine."""
     frames = traceback.extract_tb(error.__traceback__)
-    # The first two frames are the guard's own.
+    # The first two frames are the guard's own, and where randomness is steered every operation of
+    # torch passes through some that say nothing about the subject.
+    frames = frames[:2] + [
+        frame for frame in frames[2:] if not PurePath(frame.filename).as_posix().endswith(_STEERING)
+    ]
     lines = [
         f"  {'/'.join(PurePath(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
         + (f": {frame.line}" if frame.line else "")

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Generator, Tensor
 
 from specverify.decoding.output import DecoderOutput
+from specverify.errors import UsageError
 from specverify.settings import SamplingSettings
+
+if TYPE_CHECKING:
+    from specverify.exact.coins import Coins
 
 Kind = Literal["rule", "transform", "decoder"]
 KINDS: tuple[Kind, ...] = ("rule", "transform", "decoder")
@@ -75,6 +79,16 @@ class Capabilities:
     models: frozenset[str] = frozenset({"transformers"})
     """Model classes a decoder accepts: `transformers` (a `PreTrainedModel`, glass-box or real) and
     `language_model` (specverify's own protocol, vectorised over many rows)."""
+    coins: "Coins | None" = None
+    """The uniforms a rule takes as keyword arguments in place of the generator. The suite feeds
+    them, so a kernel without torch has exact evidence too; their dtype is `coin_dtype`."""
+
+    def __post_init__(self) -> None:
+        if self.coins is not None and self.coins.dtype != self.coin_dtype:
+            raise UsageError(
+                f"coin_dtype={self.coin_dtype!r}, but the coins have dtype {self.coins.dtype!r}; "
+                "declare the same for both"
+            )
 
 
 @dataclass(frozen=True)
@@ -92,3 +106,10 @@ class Subject:
     distribution: str | None = None
     """The installed package under test, where `call` is only an adapter for it; its version goes
     into the certificate."""
+
+    def __post_init__(self) -> None:
+        if self.capabilities.coins is not None and self.kind != "rule":
+            raise UsageError(
+                f"{self.name!r} declares coins and is a {self.kind}; only a rule takes its "
+                "uniforms as arguments"
+            )

@@ -1,7 +1,7 @@
 """Where subjects come from: installed names, decorated functions, `package.module:object`."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,7 @@ from specverify.lookup import (
 )
 
 if TYPE_CHECKING:
-    from specverify.subjects.protocols import Subject
+    from specverify.subjects.protocols import Capabilities, Subject
 
 GROUP = "specverify.subjects"
 """Entry-point group in which packages announce their subjects."""
@@ -54,7 +54,10 @@ def subject(
         summary: one line for `specverify subjects`; the first line of the docstring when omitted.
         reference: for a transform, the `specverify.transforms` name it claims to equal.
         distribution: the installed package under test, where `call` is only an adapter for it.
-        **capabilities: fields of `Capabilities`, e.g. `batch=False, algorithm="token"`.
+        **capabilities: fields of `Capabilities`, e.g. `batch=False, algorithm="token"`. For a rule
+            that takes its uniforms as keyword arguments, `coins={"accept": "[B,K]", "final":
+            "[B]"}`, with `coin_dtype` float64 or float32, and `coin_arrays="numpy"` if it takes
+            and returns numpy arrays.
 
     Raises:
         UsageError: an unknown kind or capability, a function that cannot be called that way, or a
@@ -162,6 +165,7 @@ def _make(
     if kind not in KINDS:
         raise UsageError(f"unknown kind {kind!r} of {name!r}; choose one of {', '.join(KINDS)}")
     known = {field.name for field in fields(Capabilities)}
+    _declare_coins(name, capabilities)
     for capability, value in capabilities.items():
         if capability not in known:
             raise UsageError(
@@ -171,7 +175,7 @@ def _make(
         if capability in {"settings", "models"} and value is not None:
             capabilities[capability] = frozenset(_strings(name, capability, value))
     declared = Capabilities(**capabilities)
-    _check_call(function, kind, name, takes_generator=declared.generator)
+    _check_call(function, kind, name, declared)
     lines = (summary or inspect.getdoc(function) or "").strip().splitlines()
     return Subject(
         name=name,
@@ -190,8 +194,23 @@ def _strings(name: str, capability: str, value: Any) -> Iterable[str]:
     return value
 
 
+def _declare_coins(name: str, capabilities: dict[str, Any]) -> None:
+    """Turn the shapes of the coins, by argument, into `Coins`."""
+    arrays = capabilities.pop("coin_arrays", None)
+    shapes = capabilities.get("coins")
+    if not isinstance(shapes, Mapping):
+        if arrays is not None:
+            raise UsageError(f"{name!r} declares coin_arrays={arrays!r}, but no coins")
+        return
+    from specverify.exact.coins import Coins
+    from specverify.subjects.protocols import Capabilities
+
+    dtype = capabilities.get("coin_dtype", Capabilities.coin_dtype)
+    capabilities["coins"] = Coins(dict(shapes), dtype, arrays or "torch")
+
+
 def _check_call(
-    function: Callable[..., Any], kind: str, name: str, *, takes_generator: bool
+    function: Callable[..., Any], kind: str, name: str, declared: "Capabilities"
 ) -> None:
     """Refuse a function whose signature cannot take the call its kind will get."""
     if kind not in _CALLS:
@@ -201,18 +220,20 @@ def _check_call(
             f"{name!r} is a class; a {kind} is called directly, so name an instance or a function"
         )
     arguments, count = _CALLS[kind]
-    if kind == "rule" and not takes_generator:
+    coins = declared.coins.shapes if declared.coins is not None else {}
+    if kind == "rule" and (declared.coins is not None or not declared.generator):
         arguments, count = arguments.removesuffix(", generator"), count - 1
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # built-in callables do not all tell
     try:
-        signature.bind(*[None] * count)
+        signature.bind(*[None] * count, **dict.fromkeys(coins))
     except TypeError as error:
+        named = f" and {', '.join(coins)} by name" if coins else ""
         raise UsageError(
-            f"{name!r} takes {signature}, but a {kind} is called as f({arguments}), by position: "
-            f"{error}"
+            f"{name!r} takes {signature}, but a {kind} is called as f({arguments}), by position"
+            f"{named}: {error}"
         ) from None
 
 

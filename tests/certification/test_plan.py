@@ -44,6 +44,12 @@ def test_the_presets_are_the_cases_when_none_are_named(decoder, pair):
         assert planned.rows == ROWS["table"]
 
 
+def test_presets_are_told_from_settings_of_the_users_own(decoder, pair, presets):
+    assert plan(decoder(never), pair, None).presets == tuple(presets)
+    own = {"plain": presets["plain"], "filtered": SamplingSettings(temperature=0.5)}
+    assert plan(decoder(never), pair, own).presets == ("plain",)
+
+
 def test_tokens_are_shared_by_the_cases(decoder, pair):
     made = plan(decoder(never), pair, tokens=10_000)
     planned = [p.case.runs * p.case.length for p in made.cases]

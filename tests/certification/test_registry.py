@@ -38,7 +38,11 @@ def test_properties_come_by_id_and_by_kind():
         found = [p.id for p in properties_of(kind)]
         assert found == sorted(found)
     assert [p.id for p in properties_of("transform")] == ["transforms.equals_reference"]
-    assert properties_of("rule") == properties_of("decoder")
+    rule, decoder = ({p.id for p in properties_of(kind)} for kind in ("rule", "decoder"))
+    assert rule ^ decoder == {"exact.round", "exact.acceptance", "exact.run"}
+    assert {p.id for p in properties_of("rule") if p.evidence == "exact"} == {
+        id for id in rule if id.startswith("exact.")
+    }
 
 
 def test_each_claims_something_and_says_what_breaks_it():

@@ -9,7 +9,7 @@ WEIGHTS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
 
 def explored(program):
-    exploration = Exploration(lambda rows, g: program(g).long().reshape(1, -1))
+    exploration = Exploration(lambda rows, g: program(g).long().reshape(1, -1), replays=0)
     return exploration, list(exploration.paths(ONE))
 
 
@@ -95,7 +95,7 @@ def test_rows_of_their_own():
         u = torch.rand(len(rows), 1, dtype=torch.float64, generator=g)
         return (u < levels[rows].unsqueeze(1)).long()
 
-    exploration = Exploration(program)
+    exploration = Exploration(program, replays=0)
     heads = dict.fromkeys(range(3), 0.0)
     for leaf in exploration.paths(torch.arange(3)):
         for row, mass, token in zip(leaf.rows, leaf.probability, leaf.tokens, strict=True):

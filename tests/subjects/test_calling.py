@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
 
 from specverify.decoding.output import DecoderOutput
 from specverify.errors import SubjectError, SubjectTimeout, UsageError
+from specverify.exact.coins import Coins
 from specverify.models.table import TableModel
 from specverify.settings import SamplingSettings
 from specverify.subjects.calling import (
@@ -308,6 +310,35 @@ class TestRules:
         assert first.value.shape == (ROWS, K + 1)
         assert torch.equal(first.value, again.value)
         assert first.findings == ()
+
+    @pytest.mark.parametrize(("batch", "rows"), [(True, ROWS), (False, 1)])
+    def test_declared_coins_are_drawn_from_the_generator(self, batch: bool, rows: int) -> None:
+        def call(tokens: Tensor, q: Tensor, p: Tensor, *, accept: Tensor, last: Tensor) -> Tensor:
+            assert (accept.shape, last.shape) == ((rows, K), (rows,))
+            seen.append(accept)
+            assert bool(((accept >= 0) & (accept < 1)).all())
+            return torch.cat([tokens, (last[:, None] * V).long()], 1)
+
+        seen: list[Tensor] = []
+        coins = Coins({"accept": "[B,K]", "last": "[B]"}, "float64")
+        first, again = (
+            rule(call, coins=coins, coin_dtype="float64", batch=batch) for _ in range(2)
+        )
+        assert torch.equal(first.value, again.value)
+        assert first.findings == ()
+        assert torch.cat(seen).unique().numel() == ROWS * K
+
+    def test_coins_and_all_else_can_be_numpy_arrays(self) -> None:
+        def call(tokens: Any, q: Any, p: Any, *, last: Any) -> Any:
+            assert all(isinstance(value, np.ndarray) for value in (tokens, q, p, last))
+            return answer
+
+        coins = Coins({"last": "[B]"}, "float32", "numpy")
+        answer: Any = GOOD.int().numpy()
+        assert torch.equal(rule(call, coins=coins).value, GOOD)
+        answer = GOOD.double().numpy()
+        with pytest.raises(SubjectError, match="is a ndarray"):
+            rule(call, coins=coins)
 
     def test_a_touched_global_generator_is_a_finding(self) -> None:
         def call(*_: Any) -> Tensor:

@@ -12,6 +12,7 @@ import pytest
 
 import specverify
 from specverify.errors import UsageError
+from specverify.exact.coins import Coins
 from specverify.subjects import registry
 from specverify.subjects.protocols import Subject
 from specverify.subjects.registry import load_subject, subject, subject_names
@@ -194,6 +195,46 @@ def test_a_rule_without_generator_has_three_arguments() -> None:
     subject(kind="rule", name="global", generator=False)(rule)
     with pytest.raises(UsageError, match="generator\\), by position"):
         subject(kind="rule", name="declares one")(rule)
+
+
+def fed(draft_tokens: Any, draft_probs: Any, target_probs: Any, *, accept: Any, final: Any) -> None:
+    """A rule that is fed its coins."""
+
+
+SHAPES = {"accept": "[B,K]", "final": "[B]"}
+
+
+def test_a_rule_that_names_its_coins_gets_those_and_no_generator() -> None:
+    subject(kind="rule", name="fed", coins=SHAPES, coin_dtype="float64")(fed)
+    coins = load_subject("fed").capabilities.coins
+    assert coins is not None
+    assert (coins.shapes, coins.dtype, coins.arrays) == (SHAPES, "float64", "torch")
+    subject(kind="rule", name="numpy", coins=SHAPES, coin_arrays="numpy")(fed)
+    coins = load_subject("numpy").capabilities.coins
+    assert coins is not None
+    assert (coins.dtype, coins.arrays) == ("float32", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"coins": {"accept": "[B,K]"}}, "and accept by name"),
+        ({"coins": {**SHAPES, "last": "[B]"}}, "unexpected keyword argument 'last'"),
+        ({"coins": {"accept": "[K]"}}, "B first"),
+        ({"coins": SHAPES, "coin_dtype": "bfloat16"}, "choose float64 or float32"),
+        ({"coins": SHAPES, "coin_arrays": "jax"}, "choose torch or numpy"),
+        ({"coin_arrays": "numpy"}, "but no coins"),
+        ({"coins": Coins(SHAPES, "float64")}, "coin_dtype='float32'"),
+    ],
+)
+def test_coins_that_fit_no_call_are_refused(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        subject(kind="rule", name="mine", **declared)(fed)
+
+
+def test_only_a_rule_has_coins() -> None:
+    with pytest.raises(UsageError, match="only a rule takes its uniforms"):
+        subject(kind="transform", name="mine", coins=SHAPES)(lambda **_: None)
 
 
 def test_a_transform_may_be_a_class_and_a_builtin_is_taken_at_its_word() -> None:

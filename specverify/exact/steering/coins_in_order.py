@@ -71,7 +71,9 @@ def scan(steering: Steering, operation: Operation, symbols: dict[int, Symbol]) -
     if left is not None and stops:
         # Counts after the first one: at least 1, and no more is known.
         floor = torch.ones_like(result, dtype=torch.long)
-        steering.shadows.set(result, Counted(left.ids, floor, (tensor, dim, result)))
+        kept = tensor.clone()  # of the coins as they are now, whatever is written over them
+        steering.shadows.set(kept, left)
+        steering.shadows.set(result, Counted(left.ids, floor, (kept, dim, result)))
     return result
 
 

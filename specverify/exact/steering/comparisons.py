@@ -13,7 +13,8 @@ from specverify.exact.steering.symbols import Noise, Pending, Symbol, Threshold
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
 SEARCHES = frozenset({"searchsorted", "bucketize"})
-_NEARBY = 64
+_NEARBY = 4
+"""Grid integers on either side of a guess; a wrong one costs a full bisection."""
 
 
 def compare(steering: Steering, operation: Operation, symbols: dict[int, Symbol]) -> Tensor:
@@ -57,6 +58,7 @@ def search(steering: Steering, operation: Operation, symbols: dict[int, Symbol])
     spread = noise.map(lambda field: field.unsqueeze(-1).expand(shape))
     truth = below(numbers, values.unsqueeze(-1))
     threshold = _threshold(steering, spread, lambda value: below(numbers, value), truth, numbers)
+    result.copy_(truth.sum(-1))  # where every number lies on one side
     if threshold is not None:
         _draw(steering, truth, threshold, "sum", result)
     return result
@@ -146,7 +148,8 @@ def _threshold(
     noise = noise.map(lambda field: field.expand(result.shape))
     random = noise.ids >= 0
     ids = noise.ids.clamp(min=0)
-    steering.draws.settle(noise.ids[random].unique())
+    if steering.draws.waiting:
+        steering.draws.settle(noise.ids[random].unique())
     low, high = steering.path.bounds(ids)
 
     def at(integers: Tensor) -> Tensor:

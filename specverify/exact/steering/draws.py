@@ -83,6 +83,11 @@ class Draws:
         outcomes = (group.probabilities[member] > 0).nonzero()[:, 0]
         return group.value_of(torch.full_like(outcomes, member), outcomes)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a uniform has a draw that depends on it."""
+        return bool(self._waiting)
+
     def settle(self, uniforms: Tensor) -> None:
         """Take the draws that depend on uniforms which are about to be used again."""
         if self._waiting:

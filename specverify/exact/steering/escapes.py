@@ -244,6 +244,8 @@ def _reader(steering: Steering, name: str, original: Callable[..., Any]) -> Call
             raise steering.refuse(
                 f"Tensor.{name} hands out random numbers, which cannot be followed"
             )
+        with _disable_current_modes():
+            steering.shadows.hand_out(self)
         return original(self, *args, **kwargs)
 
     return reader

@@ -76,14 +76,13 @@ class SteeringMode(TorchDispatchMode):
         draws = torch.Tag.nondeterministic_seeded in func.tags
         if not draws and not steering.shadows:
             return func(*args, **kwargs)
-        if (
-            not draws
-            and not steering.shadows.among(args)
-            and not steering.shadows.among(kwargs.values())
-        ):
-            return func(*args, **kwargs)
         operation = Operation(func, args, kwargs)
         try:
+            if not draws and not steering.shadows.among((*args, *kwargs.values())):
+                return operation.run()
+            if _is_composite(func):
+                with self:
+                    return func.decompose(*args, **kwargs)
             if draws:
                 return draw(steering, operation)
             return _followed(steering, operation)
@@ -103,7 +102,9 @@ def _followed(steering: Steering, operation: Operation) -> Any:
     """Carry out an operation of which some argument is random."""
     name = operation.name
     if name in _SHAPES or (_is_view(operation) and not operation.in_place):
-        return operation.func(*operation.args, **operation.kwargs)
+        return operation.run()
+    if name == "resize" and list(operation.args[0].shape) == list(operation.args[1]):
+        return operation.args[0]
     if name == "zero":
         steering.shadows.clear(operation.args[0])
         return operation.run()
@@ -124,8 +125,11 @@ def _followed(steering: Steering, operation: Operation) -> Any:
         symbol = steering.shadows.of(tensor)
         if symbol is not None:
             steering.settle_in(tensor, symbol)
-    if not noisy:
+    left = [tensor for tensor in operation.tensors() if steering.shadows.of(tensor) is not None]
+    if not left:
         return _plainly(steering, operation)
+    if any(all(tensor is not operation.args[place] for place in noisy) for tensor in left):
+        raise steering.refuse(f"{name} of random numbers is not followed")
     if name in MOVED and name != "_to_copy":
         result = move(steering, operation)
         if result is not NotImplemented:
@@ -193,6 +197,12 @@ def _symbols(steering: Steering, operation: Operation) -> dict[int, Symbol]:
     return found
 
 
+def _is_composite(func: Any) -> bool:
+    """Whether an operation is made of others, into which inference mode does not take it apart."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return func.has_kernel_for_dispatch_key(key)
+
+
 def _is_view(operation: Operation) -> bool:
     returns = operation.func._schema.returns
     shared = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
@@ -208,5 +218,6 @@ def steered(steering: Steering) -> Iterator[None]:
     """
     with watched(steering), SteeringMode(steering):
         yield
+    steering.generators.check()
     if steering.refusal is not None:
         raise steering.refusal

@@ -109,7 +109,12 @@ def _heads(operation: Operation) -> Tensor:
     """How many of the 2^53 integers are heads, read before an in-place form overwrites it."""
     given = operation.argument("p", default=0.5) if operation.in_place else operation.argument("p")
     given = operation.args[0] if given is None else given
-    return (torch.as_tensor(given).double() * 2.0**_COIN_BITS).nan_to_num(0.0).round().long()
+    return (
+        (torch.as_tensor(given, dtype=torch.float64) * 2.0**_COIN_BITS)
+        .nan_to_num(0.0)
+        .round()
+        .long()
+    )
 
 
 def _generator_state(operation: Operation) -> bytes:

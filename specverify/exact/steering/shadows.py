@@ -27,6 +27,7 @@ class Shadows:
 
     def __init__(self) -> None:
         self._shadows: dict[int, _Shadow] = {}
+        self._handed_out: dict[int, Tensor] = {}
 
     def __bool__(self) -> bool:
         return bool(self._shadows)
@@ -46,7 +47,7 @@ class Shadows:
         shadow = self._shadows.get(_key(tensor))
         if shadow is None:
             return None
-        if shadow.owner.element_size() != tensor.element_size():
+        if shadow.owner.dtype != tensor.dtype:
             raise CannotSteer(
                 f"random numbers of {shadow.owner.dtype} are read as {tensor.dtype} through "
                 "view(dtype)"
@@ -68,13 +69,24 @@ class Shadows:
                     "random numbers with different histories are put into one tensor, part by part"
                 )
             shadow = None
+        if _key(tensor) in self._handed_out:
+            raise CannotSteer(
+                "random numbers are put into memory that was handed out before, by .numpy() or the "
+                "like, and may be read there"
+            )
         if shadow is None:
             size = _storage_of(tensor).nbytes() // tensor.element_size()
             flat = symbol.map(lambda field: field.new_zeros(size))
             flat.ids.fill_(-1)
             shadow = self._shadows[_key(tensor)] = _Shadow(tensor.detach(), flat)
-        for flat, field in zip(shadow.symbol.aligned(), symbol.aligned(), strict=True):
+        # What is put in may be a view of what is there.
+        fields = [field.clone() for field in symbol.aligned()]
+        for flat, field in zip(shadow.symbol.aligned(), fields, strict=True):
             _window(flat, tensor).copy_(field)
+
+    def hand_out(self, tensor: Tensor) -> None:
+        """Note that a tensor's memory is read by something that is not seen, from now on."""
+        self._handed_out[_key(tensor)] = tensor.detach()
 
     def clear(self, tensor: Tensor) -> None:
         """Say that a tensor holds plain values from now on."""

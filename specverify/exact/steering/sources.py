@@ -35,14 +35,20 @@ def draw(steering: Steering, operation: Operation) -> Any:
         if symbol is not None and not steering.settle_in(tensor, symbol):
             raise steering.refuse(f"{operation.name} of random numbers")
     generator = _generator_of(operation)
-    before = generator.get_state()
+    before = steering.generators.state(generator)
     if operation.name == "multinomial":
-        return _multinomial(steering, operation, line, _noted(steering, operation, before, line))
+        try:
+            return _multinomial(
+                steering, operation, line, _noted(steering, operation, before, line)
+            )
+        finally:
+            steering.generators.moved(generator)
     heads = _heads(operation) if operation.name == "bernoulli" else None
     result = operation.run()
     for tensor in operation.written():
         steering.shadows.clear(tensor)
-    if torch.equal(generator.get_state(), before):
+    steering.generators.moved(generator)
+    if steering.generators.state(generator) == before:
         return result  # such as attention, which draws for its dropout only
     if not isinstance(result, Tensor):
         for tensor in result:
@@ -67,11 +73,11 @@ def _generator_of(operation: Operation) -> Generator:
     return torch.default_generator if generator is None else generator
 
 
-def _noted(steering: Steering, operation: Operation, state: Tensor, line: Line) -> int:
+def _noted(steering: Steering, operation: Operation, state: bytes, line: Line) -> int:
     """Note where the global generator is drawn from; a digest of the state."""
     if _generator_of(operation) is torch.default_generator:
         steering.global_draws[line] = None
-    return hash(state.numpy().tobytes())
+    return hash(state)
 
 
 def _repeated(steering: Steering, state: int, line: Line) -> Noise | None:
@@ -97,10 +103,11 @@ def _uniform(
         raise steering.refuse(f"uniform numbers of {dtype}")
     ids = steering.path.uniforms(result.shape, 1 << grid.BITS[dtype], line)
     if earlier is not None:
-        if earlier.dtype != dtype:
-            raise CoupledRandomness(f"{line} draws from a generator state that was drawn from")
-        again = earlier.ids.reshape(-1)[: ids.numel()]
-        ids = torch.cat([again, ids.reshape(-1)[len(again) :]]).reshape(ids.shape)
+        if earlier.dtype != dtype or earlier.ids.numel() != ids.numel():
+            raise CoupledRandomness(
+                f"{line} draws from a generator state that something else was drawn from before"
+            )
+        ids = earlier.ids.reshape(ids.shape)
     noise = Noise(ids, dtype=dtype)
     low, high = operation.argument("from", default=0.0), operation.argument("to", default=1.0)
     if operation.name != "uniform" or (low, high) == (0.0, 1.0):

@@ -6,6 +6,7 @@ from torch import Generator, Tensor
 
 from specverify.errors import CannotSteer
 from specverify.exact.steering.draws import Draws
+from specverify.exact.steering.generators import Generators
 from specverify.exact.steering.path import Path
 from specverify.exact.steering.shadows import Shadows
 from specverify.exact.steering.source_line import Line, current_line
@@ -29,6 +30,7 @@ class Steering:
 
     def __post_init__(self) -> None:
         self.draws = Draws(self.path, self.shadows)
+        self.generators = Generators(self.generator)
         self.states: dict[int, tuple[Line, Noise | None]] = {}
         """Digests of generator states that were drawn from."""
 

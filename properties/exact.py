@@ -1,14 +1,17 @@
 """Chapter exact: distributions computed without sampling, where a subject can be steered."""
 
 import math
+from dataclasses import replace
 
 from specverify.certification.exact_evidence import ExactEvidence
 from specverify.certification.registry import Outcome, register
+from specverify.exact.edge_coins import EdgeSummary
 from specverify.exact.enumerate import acceptance_distribution
 from specverify.subjects.protocols import GENERATING, Kind, Subject
 
 RULES: frozenset[Kind] = frozenset({"rule"})
 DECODERS: frozenset[Kind] = frozenset({"decoder"})
+TRANSFORMS: frozenset[Kind] = frozenset({"transform"})
 
 WITH_ACCEPTANCE = ("greedy", "token", "block", "match")
 """Algorithms whose acceptance has a closed form."""
@@ -48,6 +51,26 @@ def whole_run(evidence: ExactEvidence, alpha: float) -> Outcome:
     float64, 1e-6 otherwise.
     """
     return _distance(evidence, "a whole run")
+
+
+@register("exact.transformed_round", kinds=TRANSFORMS, evidence="exact")
+def transformed_round(evidence: ExactEvidence, alpha: float) -> Outcome:
+    """One round of token verification behind the transform follows the transformed target.
+
+    Why it holds: verification preserves whatever rows it is handed as p; the transform makes them
+    after every prefix, from the history that holds the draft tokens before.
+
+    What breaks it: a transform that computes something else than its reference, at the size that
+    this has in the output. One that mixes up the rows of a call may be right on each row alone,
+    where it cannot be followed otherwise: a finding.
+
+    Error rate: none, held against 1e-6: a transform is handed float32 logits.
+    """
+    outcome = _distance(evidence, "one round, completed to K+1 tokens,")
+    if not evidence.joint.rows_depend:
+        return outcome
+    alone = f"is followed only with one row a call: {evidence.joint.alone}"
+    return replace(outcome, findings=(alone,))
 
 
 @register("exact.support", kinds=GENERATING, evidence="exact")
@@ -130,6 +153,8 @@ def randomness(evidence: ExactEvidence, alpha: float) -> Outcome:
         f"draws from torch's global generator, though it is handed one: {line}"
         for line in evidence.draws_elsewhere
     ]
+    if evidence.joint.rows_depend:
+        findings.append(f"is followed only with one row a call: {evidence.joint.alone}")
     if evidence.comparison.certain > evidence.tolerance:
         findings += evidence.joint.reuses
     rows, violations = evidence.rows, []
@@ -148,6 +173,51 @@ def randomness(evidence: ExactEvidence, alpha: float) -> Outcome:
                 f"one call the distribution of one of them is off by {rows.apart:.3g} in TV"
             )
     return Outcome(violations=tuple(violations), findings=tuple(dict.fromkeys(findings)))
+
+
+@register("exact.edge_coins", kinds=RULES, evidence="exact")
+def edge_coins(evidence: ExactEvidence, alpha: float) -> Outcome:
+    """A coin of 0, the largest one below 1 or one next to a threshold decides like its neighbours.
+
+    Why it holds: coins are numbers of a grid, and each of its values will be drawn one day; what a
+    path emits holds for all coins that take it, the first and the last included.
+
+    What breaks it: a comparison u <= p / q that lets u = 0 through where p is 0, a search that runs
+    past the end of a cumulative sum, the logarithm of 0. Mass up to the tolerance of the dtype is a
+    finding, with the line that draws the coin.
+
+    Error rate: none. The rule is run with these coins, not steered; what it emits must be possible
+    for the target, and what steering says of the path.
+    """
+    if evidence.edges is None:
+        return Outcome(asked=False)
+    if evidence.edges.unknown is not None:
+        return Outcome(not_applicable=evidence.edges.unknown)
+    violations, findings = [], []
+    for entry in evidence.edges.outcomes:
+        # A path that raises whatever the coin is known by its mass, see `JointDistribution`.
+        if entry.kind == "right" or entry.coin == "any":
+            continue
+        said = _edge(entry)
+        fails = entry.kind == "violation"
+        fails |= entry.kind == "crash" and entry.mass > evidence.tolerance
+        (violations if fails else findings).append(said)
+    # Where whole paths are wrong, their ends are no news.
+    return Outcome(violations=tuple(violations), findings=() if violations else tuple(findings))
+
+
+def _edge(entry: EdgeSummary) -> str:
+    """What a coin leads to, with its mass and the line that draws it."""
+    example = entry.example
+    what = example.detail.removeprefix("SubjectError: ").partition("\n")[0]
+    coin = "with its coins inside their intervals" if entry.coin == "inside" else entry.coin
+    if example.element is not None:
+        coin = f"with {entry.coin} as coin {example.element}"
+    drawn = f", drawn at {entry.line}" if entry.line else ""
+    return (
+        f"{coin}, with probability {entry.mass:.3g}: {what}, after the draft tokens "
+        f"{list(example.block)}{drawn}"
+    )
 
 
 def _distance(evidence: ExactEvidence, what: str) -> Outcome:

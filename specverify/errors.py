@@ -47,8 +47,16 @@ class CannotSteer(SpecverifyError):
     """
 
 
+class OutsideRandomness(CannotSteer):
+    """Something that is not steered decides, so that nothing computed for the subject holds."""
+
+
 class CoupledRandomness(CannotSteer):
     """One random number decides twice, in a way that leaves no exact distribution to follow.
 
     Of the two refusals it is the worse one: what cannot be followed here is a mistake.
     """
+
+
+class RowsDepend(CannotSteer):
+    """What a row of a batch emits depends on the other rows, so rows cannot be followed together."""

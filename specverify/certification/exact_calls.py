@@ -1,31 +1,20 @@
 """Calls of a subject whose randomness is steered: guarded like all others, and limited in all."""
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from specverify.errors import CannotSteer, SubjectError, SubjectTimeout
-from specverify.exact.distribution import MASS_TOLERANCE, JointDistribution
-from specverify.exact.joint import total_variation
+from specverify.exact.distribution import JointDistribution
 from specverify.subjects.guard import run_guarded
 from specverify.subjects.protocols import Subject
 
 MAXIMUM_RUNS = 4_000
-"""Calls of a subject for one case."""
-_OTHER_SEED = 1 << 20
-_RUNS_AGAIN = 64
-"""Runs, about, to look for randomness outside in; at least all runs once more."""
+"""Calls of a decoder or a transform for one case."""
 SECONDS = 60.0
 """Wall time for one case; a subject that is followed at all needs less in most cases."""
-
-
-class OutsideRandomness(CannotSteer):
-    """Something that is not steered decides, so that nothing computed for the subject holds."""
 
 
 @dataclass
@@ -55,13 +44,11 @@ class SteeredCalls:
         Raises:
             CannotSteer: the time is up, for this call or for all; steered calls are many times
                 slower than others, so this is no failure of the subject.
-            OutsideRandomness: it drew from a global generator that is not torch's.
             SubjectError: it raised; one kind of failure has one text.
         """
         if time.monotonic() > self._end:
             raise CannotSteer(f"its paths are not followed to the end in {self.seconds:g} s")
         call: Callable[..., Any] = partial(self._function, **coins)
-        before = _other_generators()
         try:
             result = run_guarded(self.subject, call, *arguments, limit=self.time_limit)
         except SubjectTimeout:
@@ -72,12 +59,6 @@ class SteeredCalls:
             if isinstance(error.__cause__, CannotSteer):
                 raise error.__cause__ from None
             raise
-        for name, state in _other_generators().items():
-            if state != before[name]:
-                raise OutsideRandomness(
-                    f"it draws from or seeds {name}'s global generator, and only torch's "
-                    "randomness is steered"
-                )
         self.findings |= dict.fromkeys(result.findings)
         return result.value
 
@@ -101,32 +82,3 @@ def check_tokens(subject: Subject, joint: JointDistribution, vocab_size: int) ->
                 f"subject {subject.name!r} emits {what} with probability {mass:.3g}; every call "
                 f"must emit at least one token, and token ids run from 0 to {vocab_size - 1}"
             )
-
-
-def check_again(
-    joint: JointDistribution, compute: Callable[[int], JointDistribution], seed: int
-) -> None:
-    """Compute a distribution again while all randomness outside is another.
-
-    A path that shares no decision with another one is run once, so that nothing else would tell.
-
-    Raises:
-        OutsideRandomness: it is not the same.
-    """
-    for attempt in range(max(1, _RUNS_AGAIN // joint.runs)):
-        again = compute(seed + (attempt + 1) * _OTHER_SEED)
-        distance = total_variation(joint.probabilities, again.probabilities)
-        if distance > MASS_TOLERANCE:
-            raise OutsideRandomness(
-                f"what it emits is another distribution when it is computed again ({distance:.3g} "
-                "in TV): something outside torch's randomness decides"
-            )
-
-
-def _other_generators() -> dict[str, int]:
-    """Digests of the states of the global generators that cannot be steered."""
-    name, keys, *rest = np.random.get_state()
-    return {
-        "numpy": hash((name, np.asarray(keys).tobytes(), *rest)),
-        "Python": hash(random.getstate()),
-    }

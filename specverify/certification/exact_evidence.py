@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specverify.certification.exact_edges import EdgeCoins
 from specverify.exact.compare_round import WORST, Deviation, RoundComparison
 from specverify.exact.distribution import JointDistribution
 from specverify.exact.joint import Joint, largest_ratio, outside_support, total_variation
@@ -107,6 +108,8 @@ class ExactEvidence:
     """How two rows share a number in a way that leaves nothing to compare."""
     rows_unknown: str | None = None
     """Why they could not be compared otherwise."""
+    edges: EdgeCoins | None = None
+    """For the rounds on which a rule's coins are chosen too."""
     findings: tuple[str, ...] = ()
     """Remarks of the guarded calls."""
 

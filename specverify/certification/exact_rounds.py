@@ -16,8 +16,11 @@ Rows = tuple[Row, Row]
 """A row of the target and one of the draft, [V] each."""
 
 DTYPES = (torch.float64, torch.float32)
-RANDOM = ((4, 3), (8, 2), (3, 2), (3, 1))
-"""V and K of the random rounds."""
+RANDOM = {
+    torch.float64: ((4, 3), (6, 2), (3, 2), (3, 1)),
+    torch.float32: ((4, 2), (3, 1)),
+}
+"""V and K of the random rounds, the largest one first."""
 VOCAB_SIZE, NUM_DRAFT_TOKENS = 4, 2
 """V and K of the degenerate ones: all rows at all positions are of one kind."""
 
@@ -30,6 +33,8 @@ class RoundCase:
     round: Round
     rows_compared: bool = False
     """Whether rows of one call are compared with each other too."""
+    edge_coins: bool = False
+    """Whether the rule is also run with coins at the ends of every interval."""
 
     @property
     def num_draft_tokens(self) -> int:
@@ -53,13 +58,16 @@ def exact_rounds(algorithm: str | None = None) -> list[RoundCase]:
     for dtype in DTYPES:
         suffix = f"-{str(dtype).removeprefix('torch.')}"
         if algorithm != "greedy":
-            for size, count in RANDOM:
+            for size, count in RANDOM[dtype]:
                 round = Round.random(size, count, seed=size + count, dtype=dtype)
-                compared = (size, count) == (3, 2) and dtype == torch.float64
-                cases.append(RoundCase(f"exact/random-V{size}-K{count}{suffix}", round, compared))
+                id = f"exact/random-V{size}-K{count}{suffix}"
+                cases.append(RoundCase(id, round, (size, count) == (3, 2), (size, count) == (3, 1)))
         for kind, make in KINDS.items():
             if algorithm != "greedy" or kind in _ONE_TARGET:
-                cases.append(RoundCase(f"exact/{kind}{suffix}", degenerate(make, kind, dtype)))
+                round = degenerate(make, kind, dtype)
+                # Where probabilities are 0, what a coin of 0 does depends on the coin's dtype only.
+                edges = kind == "zeros" and dtype == torch.float64
+                cases.append(RoundCase(f"exact/{kind}{suffix}", round, edge_coins=edges))
     return cases
 
 

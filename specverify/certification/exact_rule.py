@@ -7,12 +7,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from specverify.certification.exact_calls import (
-    MAXIMUM_RUNS,
-    SteeredCalls,
-    check_again,
-    check_tokens,
-)
+from specverify.certification.exact_calls import SteeredCalls, check_tokens
+from specverify.certification.exact_edges import edge_coins_of
 from specverify.certification.exact_evidence import (
     Comparison,
     ExactEvidence,
@@ -29,6 +25,9 @@ from specverify.exact.round import Round
 from specverify.exact.steer import joint_distribution
 from specverify.subjects.protocols import Subject
 
+MAXIMUM_RUNS = 600
+"""Calls of a rule for one round: 360 for one that decides on after a rejection, all rows a call."""
+
 Marginal = dict[tuple[int, ...], float]
 
 
@@ -43,23 +42,17 @@ def steer_rule(subject: Subject, case: RoundCase, seed: int, time_limit: float) 
     one_by_one = declared.coins is not None and not declared.batch
     calls = SteeredCalls(subject, time_limit, function=_row_by_row(subject) if one_by_one else None)
 
-    def compute(seed: int) -> JointDistribution:
-        return joint_distribution(
-            calls,
-            case.round,
-            coins=declared.coins,
-            batch=declared.batch,
-            generator=declared.generator,
-            seed=seed,
-            maximum_runs=MAXIMUM_RUNS,
-        )
-
-    joint = compute(seed)
-    if joint.method == "branching":
-        check_again(joint, compute, seed)
+    joint = joint_distribution(
+        calls,
+        case.round,
+        coins=declared.coins,
+        batch=declared.batch,
+        generator=declared.generator,
+        seed=seed,
+        maximum_runs=MAXIMUM_RUNS,
+    )
     check_tokens(subject, joint, case.round.vocab_size)
-    with np.errstate(over="ignore"):  # of ratios to subnormal probabilities
-        compared = compare_round(case.round, joint.probabilities)
+    compared = compare_round(case.round, joint.probabilities)
     rows, sharing, unknown = None, None, None
     if case.rows_compared and declared.batch and declared.coins is None:
         try:
@@ -78,6 +71,7 @@ def steer_rule(subject: Subject, case: RoundCase, seed: int, time_limit: float) 
         rows,
         sharing,
         unknown,
+        edge_coins_of(subject, case.round, seed, time_limit) if case.edge_coins else None,
         calls.remarks(joint),
     )
 

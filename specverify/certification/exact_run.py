@@ -8,6 +8,11 @@ from specverify.certification.exact_evidence import ExactEvidence
 from specverify.certification.exact_rounds import RoundCase, exact_rounds
 from specverify.certification.exact_rule import steer_rule
 from specverify.certification.exact_runs import RunCase, exact_runs, steer_decoder
+from specverify.certification.exact_transform import (
+    TransformedCase,
+    steer_transform,
+    transformed_cases,
+)
 from specverify.certification.judge import case_verdict, test_records
 from specverify.certification.records import settings_record
 from specverify.certification.registry import Property
@@ -16,18 +21,20 @@ from specverify.errors import CannotSteer, CoupledRandomness, SubjectError
 from specverify.statistics.budget import Budget
 from specverify.subjects.protocols import Subject
 
-Case = RoundCase | RunCase
+Case = RoundCase | RunCase | TransformedCase
 
 
 def exact_cases(subject: Subject, presets: Sequence[str]) -> Sequence[Case]:
     """What a subject is steered through.
 
     Args:
-        subject: a rule, which knows no settings, or a decoder.
-        presets: names of the presets it is certified under.
+        subject: a rule, which knows no settings, a transform, or a decoder.
+        presets: names of the presets that a decoder is certified under.
     """
     if subject.kind == "rule":
         return exact_rounds(subject.capabilities.algorithm)
+    if subject.kind == "transform":
+        return transformed_cases(subject.reference)
     return exact_runs(subject, presets)
 
 
@@ -58,6 +65,8 @@ def run_exact_case(
         skipped.append(NotApplicable(property="exact.randomness", reason=evidence.rows_unknown))
     for property in properties:
         outcome = property.check(evidence, budget.alpha)
+        if not outcome.asked:
+            continue
         if outcome.not_applicable:
             skipped.append(NotApplicable(property=property.id, reason=outcome.not_applicable))
             continue
@@ -96,6 +105,8 @@ def coupled(refusals: Mapping[str, CannotSteer]) -> tuple[str, ...]:
 def _steer(subject: Subject, case: Case, seed: int, time_limit: float) -> ExactEvidence:
     if isinstance(case, RoundCase):
         return steer_rule(subject, case, seed, time_limit)
+    if isinstance(case, TransformedCase):
+        return steer_transform(subject, case, seed, time_limit)
     return steer_decoder(subject, case, seed, time_limit)
 
 
@@ -115,5 +126,9 @@ def _verdict(evidence: ExactEvidence, records: Sequence[TestRecord]) -> tuple[Ve
 
 
 def _of_case(case: Case) -> dict:
-    settings = settings_record(case.settings) if isinstance(case, RunCase) else {}
+    settings = {}
+    if isinstance(case, RunCase):
+        settings = settings_record(case.settings)
+    elif isinstance(case, TransformedCase):
+        settings = case.transform.record
     return {"settings": settings, "num_draft_tokens": case.num_draft_tokens}

@@ -42,6 +42,9 @@ class Outcome:
     """Whether only one outcome is possible, which leaves nothing to compare: any other is a token
     of probability 0, and those have a property of their own."""
 
+    asked: bool = True
+    """Whether the case is one that the property looks at; of others it says nothing."""
+
     not_applicable: str | None = None
     """Why the runs could not be checked, where only their outcome could tell."""
 

@@ -11,7 +11,6 @@ import torch
 
 from specverify.certification.certificate import CaseRecord, Certificate, Level, NotApplicable
 from specverify.certification.decoder_run import run_decoder_case
-from specverify.certification.exact_calls import OutsideRandomness
 from specverify.certification.exact_run import coupled, exact_cases, refused, run_exact_case
 from specverify.certification.plan import Plan, plan_decoder
 from specverify.certification.profiles import profile_named
@@ -21,7 +20,7 @@ from specverify.certification.registry import Property, properties_of
 from specverify.certification.transform_case import TransformCase, transform_cases
 from specverify.certification.transform_run import run_transform_case
 from specverify.certification.verdict import Verdict, listed, worst
-from specverify.errors import CannotSteer, UsageError
+from specverify.errors import CannotSteer, OutsideRandomness, UsageError
 from specverify.models.pairs import Pair, load_pair
 from specverify.settings import SamplingSettings
 from specverify.statistics.budget import Budget
@@ -87,6 +86,7 @@ def certify(
             cases = transform_cases(subject.reference)
             budget = Budget(ALPHA)
             dtype, pair_name, prompts = "float32", "", ()
+            presets: Sequence[str] = ()
             records = _transform_records(
                 subject, cases, applicable, budget, seed, time_limit, report
             )
@@ -104,12 +104,13 @@ def certify(
             budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
             dtype, pair_name, prompts = plan.dtype, pair.name, pair.prompts
             not_applicable += [(f"settings.{name}", reason) for name, reason in plan.left_out]
-            records = itertools.chain(
-                _decoder_records(subject, plan, applicable, budget, seed, report),
-                _exact_records(subject, plan, computed, budget, seed, time_limit, report, refusals)
-                if exact
-                else (),
+            presets = plan.presets
+            records = _decoder_records(subject, plan, applicable, budget, seed, report)
+        if exact:
+            computing = _exact_records(
+                subject, presets, computed, budget, seed, time_limit, report, refusals
             )
+            records = itertools.chain(records, computing)
         done, interrupted = _collect(records)
         not_applicable += refused(refusals)
         environment = environment_record(dtype=dtype)
@@ -188,7 +189,7 @@ def _decoder_records(
 
 def _exact_records(
     subject: Subject,
-    plan: Plan,
+    presets: Sequence[str],
     properties: Sequence[Property],
     budget: Budget,
     seed: int,
@@ -200,7 +201,7 @@ def _exact_records(
 
     The first case of a rule is one of many decisions, so that hidden randomness shows there.
     """
-    cases = exact_cases(subject, plan.presets)
+    cases = exact_cases(subject, presets)
     for done, case in enumerate(cases, 1):
         record = run_exact_case(subject, case, properties, budget, seed, time_limit)
         if isinstance(record, OutsideRandomness):

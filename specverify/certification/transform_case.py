@@ -61,6 +61,17 @@ class TransformCase:
         """Real parameters, such as what probabilities are compared with."""
         return {name: p for name, p in self.parameters.items() if isinstance(p, float)}
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """Reference and parameters in JSON's types."""
+        parameters = {
+            name: {str(key): entry for key, entry in value.items()}
+            if isinstance(value, dict)
+            else value
+            for name, value in self.parameters.items()
+        }
+        return {"reference": self.reference, **parameters}
+
     def build_reference(self, scaled: float = 1.0) -> Transform:
         """The reference transform with these parameters, real ones multiplied by `scaled`.
 

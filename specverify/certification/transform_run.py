@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from specverify.certification.certificate import CaseRecord, TestRecord
 from specverify.certification.judge import case_verdict, test_records
@@ -41,17 +40,8 @@ def run_transform_case(
         id=case.id,
         verdict=verdict,
         reason=reason,
-        settings={"reference": case.reference, **_in_json_types(case.parameters)},
+        settings=case.record,
         tests=tuple(records),
         findings=findings,
         seconds=time.perf_counter() - begin,
     )
-
-
-def _in_json_types(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: {str(key): entry for key, entry in value.items()}
-        if isinstance(value, dict)
-        else value
-        for name, value in parameters.items()
-    }

@@ -7,7 +7,7 @@ from random import Random
 import torch
 from torch import Generator, Tensor
 
-from specverify.errors import CannotSteer, MalformedOutput
+from specverify.errors import CannotSteer, MalformedOutput, OutsideRandomness
 from specverify.exact.steering.draws import Group
 from specverify.exact.steering.escapes import RandomNumber
 from specverify.exact.steering.mode import steered
@@ -22,6 +22,8 @@ Program = Callable[[Tensor, Generator], Tensor]
 
 MAXIMUM_RUNS = 1 << 20
 _REPLAY_TOLERANCE = 1e-12
+_APART = 1_000_003
+"""Distance between the seeds of two runs, beyond what a subject may add to a seed."""
 _OUTSIDE = 1 << 40
 """Sets the seeds outside apart from those of the generators that are handed over."""
 
@@ -120,6 +122,8 @@ class Exploration:
     """Lines that draw a uniform, and lines that decide by it after it has decided already."""
     reseeded: dict[Line, None] = field(default_factory=dict)
     """Lines that draw from one generator state in several runs, which have seeds of their own."""
+    standing: dict[Line, None] = field(default_factory=dict)
+    """Lines that draw from a copy of the generator that was handed over."""
     _states: dict[int, int] = field(default_factory=dict)
     """Digests of generator states that were drawn from, with the first run that did."""
 
@@ -133,14 +137,20 @@ class Exploration:
             Leaves and crashes; the probabilities of each row sum to 1 over all of them.
 
         Raises:
-            CannotSteer: something cannot be followed, or the program is not determined by its
-                arguments and torch's randomness.
+            CannotSteer: something cannot be followed.
+            OutsideRandomness: the program is not determined by its arguments and torch's
+                randomness.
         """
         stack = [_Task((), torch.ones(len(rows), dtype=torch.float64))]
         kept: list[Leaf] = []
         random = Random(self.seed)
         while stack:
             task = stack.pop()
+            if self.runs >= self.maximum_runs:
+                raise CannotSteer(
+                    "there are more paths than may be run; use a smaller vocabulary, fewer draft "
+                    "tokens or a shorter run, or raise maximum_runs"
+                )
             path, result = self._run(rows, _following(task.script))
             _check_replay(path, task)
             if isinstance(result, Exception) and len(rows) > 1:
@@ -159,6 +169,13 @@ class Exploration:
         for turn in range(self.replays if kept else 0):
             self._replay(rows, kept[turn % len(kept)])
 
+    def _note_standing(self, steering: Steering, generator: Generator, seed: int) -> None:
+        """Note draws from a copy of the generator that was handed over, which stands still."""
+        start = hash(Generator().manual_seed(seed).get_state().numpy().tobytes())
+        now = hash(generator.get_state().numpy().tobytes())
+        if now == start and start in steering.states:
+            self.standing[steering.states[start][0]] = None
+
     def _replay(self, rows: Tensor, leaf: Leaf) -> None:
         """Take a path again, while everything outside is another, and compare what comes out.
 
@@ -167,7 +184,7 @@ class Exploration:
         path, result = self._run(rows, _following(leaf.choices))
         again = None if isinstance(result, Exception) else _leaf(path, rows, result)
         if again is None or not _same(again, leaf):
-            raise CannotSteer(
+            raise OutsideRandomness(
                 "the same decisions emit something else when the subject is run again: something "
                 "outside torch's randomness decides (random, time, a thread, or state kept "
                 "between calls)"
@@ -180,9 +197,18 @@ class Exploration:
             f"draws twice from the same generator state: {first} and {second}"
             for first, second in self.repeated
         ]
-        return repeated + [
+        reseeded = [
             f"draws from the same generator state whatever seed it is handed: {line}"
             for line in self.reseeded
+        ]
+        return [
+            *repeated,
+            *reseeded,
+            *(
+                "draws from a copy of the generator that it is handed, so that the next call draws "
+                f"the same: {line}"
+                for line in self.standing
+            ),
         ]
 
     @property
@@ -213,13 +239,8 @@ class Exploration:
         return leaf, [tuple(column[row] for column in taken) for row in range(len(rows))]
 
     def _run(self, rows: Tensor, policy: Policy) -> tuple[Path, "Ended | Exception"]:
-        if self.runs >= self.maximum_runs:
-            raise CannotSteer(
-                f"more than {self.maximum_runs:,} paths; use a smaller vocabulary, fewer draft "
-                "tokens or a shorter run"
-            )
         self.runs += 1
-        seed = self.seed + self.runs
+        seed = self.seed + self.runs * _APART
         generator = Generator().manual_seed(seed)
         path = Path(len(rows), policy)
         result: Ended | Exception
@@ -233,6 +254,11 @@ class Exploration:
             except Exception as error:
                 if steering.refusal is not None:
                     raise steering.refusal from error
+                if steering.numbers_out and error is not steering.raised:
+                    raise CannotSteer(
+                        f"it raises {error!r} after it has taken a random number out of torch, "
+                        "which stands for a float here but is none"
+                    ) from error
                 if RandomNumber.__name__ in str(error):
                     raise CannotSteer(f"a random number is used as a float: {error}") from error
                 result = error
@@ -240,6 +266,7 @@ class Exploration:
                 with torch.inference_mode(tokens.is_inference()):
                     result = _finish(steering, tokens)
             outside.check()
+        self._note_standing(steering, generator, seed)
         for state, (line, _) in steering.states.items():
             if self._states.setdefault(state, self.runs) != self.runs:
                 self.reseeded[line] = None
@@ -283,7 +310,7 @@ def _check_replay(path: Path, task: _Task) -> None:
     if reached is None or not torch.allclose(
         reached, task.reached, rtol=_REPLAY_TOLERANCE, atol=0.0
     ):
-        raise CannotSteer(
+        raise OutsideRandomness(
             "the same decisions lead elsewhere when the subject is run again: something outside "
             "torch's randomness decides (numpy, random, time, or state kept between calls)"
         )

@@ -173,7 +173,8 @@ def _impossible_prefixes(
 def _largest_ratio(observed: Table, expected: Table) -> float:
     """Over expected > 0: inside the support a product of tiny probabilities may still be 0."""
     inside = expected > 0
-    return float((observed[inside] / expected[inside]).max())
+    with np.errstate(over="ignore"):  # infinite where a subnormal probability is exceeded by far
+        return float((observed[inside] / expected[inside]).max())
 
 
 def _worst(

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -129,8 +128,7 @@ class _Judge:
             return "violation", 1.0, str(error)
         if joint.crashes:
             return "crash", math.fsum(joint.crashes.values()), _worst(joint.crashes)
-        with np.errstate(over="ignore"):  # a ratio to a subnormal probability
-            compared = compare_round(round, joint.probabilities)
+        compared = compare_round(round, joint.probabilities)
         outside = compared.outside_support
         if outside:
             mass = math.fsum(outside.values())

@@ -35,6 +35,8 @@ class JointDistribution:
     """Lines that draw from torch's global generator."""
     alone: str | None = None
     """Why the rows of a batch had to be followed one by one, where they had to be."""
+    rows_depend: bool = False
+    """Whether that was because what a row emits depends on the others."""
 
     @property
     def total(self) -> float:

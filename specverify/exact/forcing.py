@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from specverify.errors import CannotSteer, MalformedOutput
+from specverify.errors import CannotSteer, MalformedOutput, RowsDepend
 from specverify.exact.branching import MAXIMUM_RUNS, Crash, Exploration, Leaf
 from specverify.exact.distribution import JointDistribution, Method
 from specverify.exact.outcomes import Outcomes, spread
@@ -24,10 +24,15 @@ _ENTRIES = 1 << 22
 """Probabilities handed over in one call."""
 _MIXED_RUNS = 3
 _REPLAYS = 8
+_FEW_ROWS = 64
+"""Up to so many rows a single replay may show nothing of what decides outside."""
 _COMPARED = 256
 """Rows of a mixed run that are held against what was read off them."""
 _SPOT_CHECKS = 2
-_AGREEMENT = 1e-12
+_AGREEMENT = {torch.float64: 1e-12, torch.float32: 1e-6}
+"""How well a row in one batch must agree with itself in another: vectorised operations may round
+differently there."""
+_COARSE_AGREEMENT = 1e-2
 Table: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Outcomes [N, L] and their masses [N]."""
 
@@ -107,8 +112,10 @@ def forced_distribution(
     result = _Result()
     chunk = max(1, _ENTRIES // ((2 * round.num_draft_tokens + 1) * round.vocab_size))
     for part in torch.arange(len(round.blocks)).split(chunk):
-        explored = _explore(rule, round, part, _row_count(len(part), round), seed, maximum_runs)
-        check_rows(explored, seed)
+        count = _row_count(len(part), round)
+        replays = _REPLAYS if count <= _FEW_ROWS else 1
+        explored = _explore(rule, round, part, count, seed, maximum_runs, replays)
+        check_rows(explored, seed, round.dtype)
         result.add(explored, round)
     return result.distribution("forcing")
 
@@ -183,7 +190,7 @@ def emitted(value: object, rows: int, width: int) -> Tensor:
     return value
 
 
-def check_rows(explored: Explored, seed: int) -> None:
+def check_rows(explored: Explored, seed: int, dtype: torch.dtype) -> None:
     """Make sure that what was read off a row does not depend on the other rows.
 
     Raises:
@@ -191,6 +198,7 @@ def check_rows(explored: Explored, seed: int) -> None:
     """
     found = {leaf.choices: leaf for leaf in explored.leaves}
     generator = Generator().manual_seed(seed)
+    tolerance = _AGREEMENT.get(dtype, _COARSE_AGREEMENT)
     for attempt in range(_MIXED_RUNS):
         mixed, decisions = explored.exploration.mixed(explored.rows, seed + attempt)
         members: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -202,11 +210,11 @@ def check_rows(explored: Explored, seed: int) -> None:
                 raise CannotSteer("a row takes decisions in a batch that it does not take alone")
             members[known].append(row)
         for choices, rows in members.items():
-            _compare(_given(mixed, rows), _given(found[choices], rows))
+            _compare(_given(mixed, rows), _given(found[choices], rows), tolerance)
     for row in torch.randint(len(explored.rows), (_SPOT_CHECKS,), generator=generator).tolist():
         ends = explored.exploration.paths(torch.tensor([row]))
         alone = [end for end in ends if isinstance(end, Leaf)]
-        _compare(_summed(alone, row), _summed(explored.leaves, row))
+        _compare(_summed(alone, row), _summed(explored.leaves, row), tolerance)
 
 
 def _given(leaf: Leaf, rows: list[int]) -> Table:
@@ -225,11 +233,11 @@ def _summed(leaves: list[Leaf], row: int) -> Table:
     return keys, np.bincount(group.reshape(-1), masses).astype(np.float64)
 
 
-def _compare(left: Table, right: Table) -> None:
+def _compare(left: Table, right: Table, tolerance: float) -> None:
     ordered = []
     for keys, masses in (left, right):
         order = np.lexsort(keys.T)
         ordered.append((keys[order], masses[order]))
     (keys, masses), (other_keys, other_masses) = ordered
-    if not np.array_equal(keys, other_keys) or np.abs(masses - other_masses).max() > _AGREEMENT:
-        raise CannotSteer("what a row emits depends on the other rows of its batch")
+    if not np.array_equal(keys, other_keys) or np.abs(masses - other_masses).max() > tolerance:
+        raise RowsDepend("what a row emits depends on the other rows of its batch")

@@ -48,8 +48,10 @@ def program_distribution(
     def run(rows: Tensor, generator: Generator) -> Tensor:
         value = program(generator)
         if not isinstance(value, Tensor) or value.dim() != 2 or value.is_floating_point():
-            what = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else value
-            raise MalformedOutput(f"the program returned {what!r}; it must return token ids [B, L]")
+            what = (
+                f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            )
+            raise MalformedOutput(f"the program returned {what}; it must return token ids [B, L]")
         shapes.append((value.shape[0], value.shape[1]))
         return value.reshape(1, -1)
 

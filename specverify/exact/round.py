@@ -14,7 +14,7 @@ from torch import Tensor
 from specverify.errors import UsageError
 from specverify.exact.conditional import Conditional, checked_rows
 
-_MAXIMUM_BLOCKS = 1 << 24
+_MAXIMUM_OUTCOMES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,7 @@ class Round:
     """Whether the draft is deterministic: the rule is handed None in place of its probabilities."""
 
     def __post_init__(self) -> None:
-        if self.vocab_size < 1 or self.num_draft_tokens < 0:
-            raise UsageError(
-                "a round needs vocab_size >= 1 and num_draft_tokens >= 0, got "
-                f"{self.vocab_size} and {self.num_draft_tokens}"
-            )
-        if self.vocab_size**self.num_draft_tokens > _MAXIMUM_BLOCKS:
-            raise UsageError(
-                f"{self.vocab_size}^{self.num_draft_tokens} draft blocks are too many to "
-                f"enumerate; at most {_MAXIMUM_BLOCKS:,}"
-            )
+        _check_size(self.vocab_size, self.num_draft_tokens)
 
     @classmethod
     def random(
@@ -69,6 +60,7 @@ class Round:
             scale: standard deviation of the target's logits; the draft's differ from them by as
                 much.
         """
+        _check_size(vocab_size, num_draft_tokens)
         generator = np.random.default_rng(seed)
         depths = range(num_draft_tokens + 1)
         tables = [generator.normal(size=(vocab_size**t, vocab_size)) * scale for t in depths]
@@ -173,6 +165,19 @@ class Round:
         prefixes = self.prefixes(depth)
         probs = checked_rows(conditional(prefixes), len(prefixes), self.vocab_size)
         return torch.from_numpy(probs).to(self.dtype)
+
+
+def _check_size(vocab_size: int, num_draft_tokens: int) -> None:
+    if vocab_size < 1 or num_draft_tokens < 0:
+        raise UsageError(
+            "a round needs vocab_size >= 1 and num_draft_tokens >= 0, got "
+            f"{vocab_size} and {num_draft_tokens}"
+        )
+    if vocab_size ** (num_draft_tokens + 1) > _MAXIMUM_OUTCOMES:
+        raise UsageError(
+            f"{vocab_size}^{num_draft_tokens + 1} outcomes of a round are too many to enumerate; "
+            f"at most {_MAXIMUM_OUTCOMES:,}"
+        )
 
 
 def _normalised(rows: Tensor) -> NDArray[np.float64]:

@@ -1,12 +1,13 @@
 """The exact joint distribution of what an implementation emits: the one function most need."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from torch import Generator, Tensor
 
-from specverify.errors import CannotSteer, UsageError
+from specverify.errors import CannotSteer, OutsideRandomness, RowsDepend, UsageError
 from specverify.exact.branching import MAXIMUM_RUNS
 from specverify.exact.coins import Coins, fed_distribution
 from specverify.exact.distribution import JointDistribution
@@ -82,9 +83,16 @@ def joint_distribution(
     if not callable(call):
         raise UsageError(f"the subject is a {type(call).__name__}, which cannot be called")
     declared = getattr(subject, "capabilities", None)
+    if not isinstance(inputs, (Round, tuple)):
+        raise UsageError(
+            f"inputs is a {type(inputs).__name__}; give a Round for a verification rule, or a "
+            "tuple of the arguments of any other function"
+        )
     coins = coins or getattr(declared, "coins", None)
     batch = bool(getattr(declared, "batch", True)) if batch is None else batch
     generator = bool(getattr(declared, "generator", True)) if generator is None else generator
+    if coins is None:
+        _check_call(call, 3 if isinstance(inputs, Round) else len(inputs), generator=generator)
     if not isinstance(inputs, Round):
         program = _program(call, inputs, passes_generator=generator)
         return program_distribution(program, seed=seed, maximum_runs=maximum_runs)
@@ -95,9 +103,27 @@ def joint_distribution(
         return branched_distribution(rule, inputs, seed=seed, maximum_runs=maximum_runs)
     try:
         return forced_distribution(rule, inputs, seed=seed, maximum_runs=maximum_runs)
+    except OutsideRandomness:
+        raise
     except CannotSteer as error:
         joint = branched_distribution(rule, inputs, seed=seed, maximum_runs=maximum_runs)
-        return replace(joint, alone=str(error))
+        return replace(joint, alone=str(error), rows_depend=isinstance(error, RowsDepend))
+
+
+def _check_call(call: Callable[..., Any], arguments: int, *, generator: bool) -> None:
+    """Refuse a function whose signature does not take what it will be called with."""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        return  # built-in functions do not all tell
+    try:
+        signature.bind(*[None] * (arguments + generator))
+    except TypeError as error:
+        last = " and the generator" if generator else ""
+        raise UsageError(
+            f"the subject takes {signature}, but is called with {arguments} arguments{last}: "
+            f"{error}"
+        ) from None
 
 
 def _rule(call: Callable[..., Any], *, passes_generator: bool) -> Rule:

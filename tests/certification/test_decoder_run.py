@@ -11,7 +11,7 @@ from specverify.settings import SamplingSettings
 from specverify.statistics.budget import Budget
 from specverify.subjects.reference import TOKEN
 
-PROPERTIES = properties_of("decoder")
+PROPERTIES = [p for p in properties_of("decoder") if p.evidence == "sampled"]
 BUDGET = Budget(1e-6, 20)
 
 

@@ -44,6 +44,16 @@ def test_rows_are_compared_on_one_round() -> None:
     ]
 
 
+def test_edge_coins_are_run_on_small_rounds() -> None:
+    found = [case for case in exact_rounds() if case.edge_coins]
+    assert [case.id.removeprefix("exact/") for case in found] == [
+        "random-V3-K1-float64",
+        "zeros-float64",
+        "random-V3-K1-float32",
+    ]
+    assert all(len(case.round.blocks) <= 16 for case in found)
+
+
 def test_a_greedy_rule_meets_targets_of_one_token() -> None:
     cases = exact_rounds("greedy")
     assert len(cases) == 4

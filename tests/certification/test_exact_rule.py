@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from specverify.certification.exact_evidence import ExactEvidence
 from specverify.certification.exact_rounds import RoundCase, exact_rounds
 from specverify.certification.exact_rule import steer_rule
-from specverify.errors import CannotSteer
+from specverify.errors import CannotSteer, OutsideRandomness
 from specverify.exact.coins import Coins
 from specverify.subjects.protocols import Capabilities, Subject
 from tests.certification.written_rules import coins, fed, last, one_noise, token_rule
@@ -88,8 +88,20 @@ def test_an_ignored_generator_is_named_by_its_line() -> None:
 )
 def test_randomness_of_numpy_is_refused(draw: Callable[..., np.ndarray], batch: bool) -> None:
     rule = token_rule(lambda ratio, _: torch.from_numpy(draw(ratio)))
-    with pytest.raises(CannotSteer):
-        steered(rule, batch=batch)
+    with pytest.raises(OutsideRandomness):
+        steered(rule, CASES["random-V4-K3-float64"], batch=batch)
+
+
+def test_a_fallback_to_single_rows_sees_hidden_coins_too() -> None:
+    own = np.random.default_rng(1)
+
+    def hidden(ratio: Tensor, generator: Generator) -> Tensor:
+        if len(ratio) > 1:
+            coins(ratio, generator).data_ptr()  # what steering refuses
+        return torch.from_numpy(own.random(ratio.shape))
+
+    with pytest.raises(OutsideRandomness):
+        steered(token_rule(hidden), CASES["random-V4-K3-float64"])
 
 
 def test_rows_that_share_coins_are_seen_together_only() -> None:

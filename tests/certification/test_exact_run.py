@@ -54,12 +54,20 @@ def test_a_right_rule() -> None:
     assert case.verdict == "preserved"
     assert case.reason == f"exact: TV {case.tv_bound:.1e} over V=3, K=2"
     assert (case.tv_bound_alpha, case.num_draft_tokens, case.findings) == (0.0, 2, ())
-    assert {test.property: test.decision for test in case.tests} == {p.id: "pass" for p in ALL}
+    asked = {p.id: "pass" for p in ALL if p.id != "exact.edge_coins"}
+    assert {test.property: test.decision for test in case.tests} == asked
+    assert case.not_applicable == ()
     assert {test.evidence for test in case.tests} == {"exact"}
     (numbers,) = [test.exact for test in case.tests if test.exact is not None]
     assert numbers.total_variation == case.tv_bound < 1e-12
     assert numbers.largest_ratio == pytest.approx(1)
     assert (numbers.method, numbers.crashing, numbers.outside_support) == ("forcing", 0, 0)
+
+
+def test_edge_coins_are_judged_on_the_rounds_that_ask_for_them() -> None:
+    case = record(token_rule(), "random-V3-K1-float64")
+    assert {test.property: test.decision for test in case.tests} == {p.id: "pass" for p in ALL}
+    assert case.findings == ()
 
 
 def test_a_wrong_rule_shows_where() -> None:

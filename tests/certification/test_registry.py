@@ -37,9 +37,12 @@ def test_properties_come_by_id_and_by_kind():
     for kind in KINDS:
         found = [p.id for p in properties_of(kind)]
         assert found == sorted(found)
-    assert [p.id for p in properties_of("transform")] == ["transforms.equals_reference"]
+    assert [p.id for p in properties_of("transform")] == [
+        "exact.transformed_round",
+        "transforms.equals_reference",
+    ]
     rule, decoder = ({p.id for p in properties_of(kind)} for kind in ("rule", "decoder"))
-    assert rule ^ decoder == {"exact.round", "exact.acceptance", "exact.run"}
+    assert rule ^ decoder == {"exact.round", "exact.acceptance", "exact.edge_coins", "exact.run"}
     assert {p.id for p in properties_of("rule") if p.evidence == "exact"} == {
         id for id in rule if id.startswith("exact.")
     }

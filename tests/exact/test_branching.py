@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from specverify.errors import CannotSteer
+from specverify.errors import CannotSteer, OutsideRandomness
 from specverify.exact.branching import Crash, Exploration
 
 ONE = torch.zeros(1, dtype=torch.long)
@@ -71,7 +71,7 @@ def test_crashes():
 
 def test_too_many_paths():
     exploration = Exploration(lambda rows, g: tosses(5)(g).reshape(1, -1), maximum_runs=10)
-    with pytest.raises(CannotSteer, match="more than 10 paths"):
+    with pytest.raises(CannotSteer, match="more paths than may be run"):
         list(exploration.paths(ONE))
     assert exploration.runs == 10
 
@@ -84,7 +84,7 @@ def test_state_kept_between_calls():
         level = 0.5 if len(calls) % 2 else 0.25
         return torch.stack([torch.rand((), generator=g) < level for _ in range(2)])
 
-    with pytest.raises(CannotSteer, match="run again"):
+    with pytest.raises(OutsideRandomness, match="run again"):
         explored(program)
 
 

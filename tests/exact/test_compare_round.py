@@ -169,3 +169,12 @@ def test_what_is_no_distribution_is_refused(masses):
     for function in (compare_round, completed):
         with pytest.raises(UsageError, match="sums to"):
             function(round, masses)
+
+
+def test_ratios_to_subnormal_probabilities_overflow_silently(recwarn):
+    tiny = 1e-310
+    round = fixed([[1.0, tiny], [0.5, 0.5]])
+    found = compare_round(round, {(1,): 0.5, (0,): 0.5})
+    assert found.largest_ratio == math.inf
+    assert found.outside_support == {}
+    assert not recwarn.list

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from specverify.certification.exact_edges import EdgeCoins
 from specverify.certification.exact_evidence import Comparison, ExactEvidence, RowsCompared
 from specverify.certification.exact_rounds import RoundCase
 from specverify.exact.compare_round import compare_round
 from specverify.exact.distribution import JointDistribution
+from specverify.exact.edge_coins import EdgeOutcome, EdgeSummary
 from specverify.exact.enumerate import round_distribution
 from specverify.exact.round import Round
 from specverify.properties import exact
@@ -83,6 +85,71 @@ class TestRun:
         assert "a whole run is 0.25 in TV" in said
         right = Comparison.of_runs({(0,): 0.5, (1,): 0.5}, {(0,): 0.5, (1,): 0.5}, 0.0)
         assert exact.whole_run(evidence(comparison=right), 0.0).violations == ()
+
+
+class TestTransformedRound:
+    def test_judged_by_distance(self) -> None:
+        assert exact.transformed_round(evidence(), 0.0).violations == ()
+        (said,) = exact.transformed_round(evidence(moved(1e-3)), 0.0).violations
+        assert "is 0.001 in TV" in said
+
+    def test_rows_that_had_to_be_followed_alone_are_told(self) -> None:
+        made = evidence()
+        joint = replace(made.joint, alone="rows differ", rows_depend=True)
+        (finding,) = exact.transformed_round(replace(made, joint=joint), 0.0).findings
+        assert finding == "is followed only with one row a call: rows differ"
+        looped = replace(made.joint, alone="rows draw one after another")
+        assert exact.transformed_round(replace(made, joint=looped), 0.0).findings == ()
+
+
+class TestEdgeCoins:
+    @staticmethod
+    def entry(
+        kind: Any, mass: float, coin: str = "u = 0", detail: str = "emits 1, wrongly"
+    ) -> EdgeSummary:
+        line = "" if coin in ("inside", "any") else "a.py:3: rand"
+        element = None if coin in ("inside", "any") else 2
+        example = EdgeOutcome(kind, (0, 1), coin, element, 0.0, mass, (1,), detail, line)
+        return EdgeSummary(kind, coin, element, line, 1, mass, example)
+
+    def judged(self, *entries: EdgeSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        outcome = exact.edge_coins(evidence(edges=EdgeCoins(entries)), 0.0)
+        assert outcome.asked
+        return outcome.violations, outcome.findings
+
+    def test_right_coins_pass(self) -> None:
+        assert self.judged(self.entry("right", 0.5)) == ((), ())
+
+    def test_a_finding_has_its_mass_and_line(self) -> None:
+        violations, (said,) = self.judged(self.entry("finding", 3e-17))
+        assert violations == ()
+        assert said == (
+            "with u = 0 as coin 2, with probability 3e-17: emits 1, wrongly, after the draft "
+            "tokens [0, 1], drawn at a.py:3: rand"
+        )
+
+    def test_what_is_wrong_inside_violates_and_its_ends_are_no_news(self) -> None:
+        inside = self.entry("violation", 0.25, "inside")
+        (said,), findings = self.judged(inside, self.entry("finding", 3e-17))
+        assert said.startswith("with its coins inside their intervals, with probability 0.25: ")
+        assert findings == ()
+
+    def test_a_crash_counts_by_its_mass(self) -> None:
+        error = "SubjectError: subject 'mine' raised IndexError: 4\n  a.py:9 in rule"
+        violations, (said,) = self.judged(self.entry("crash", 1e-16, detail=error))
+        assert violations == ()
+        assert ": subject 'mine' raised IndexError: 4, after" in said
+        (said,), findings = self.judged(self.entry("crash", 1e-9, detail=error))
+        assert "raised IndexError: 4" in said
+        assert findings == ()
+
+    def test_paths_that_raise_for_any_coin_are_told_elsewhere(self) -> None:
+        assert self.judged(self.entry("crash", 0.25, "any")) == ((), ())
+
+    def test_where_nothing_was_run_nothing_is_said(self) -> None:
+        assert not exact.edge_coins(evidence(), 0.0).asked
+        unknown = evidence(edges=EdgeCoins(unknown="why"))
+        assert exact.edge_coins(unknown, 0.0).not_applicable == "why"
 
 
 class TestSupport:

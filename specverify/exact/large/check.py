@@ -202,7 +202,8 @@ def _check_independence(
             ) from cause
         return  # rows are taken apart until the one that raises is alone
     leaves = [end for end in ends if not isinstance(end, Crash)]
-    check_rows(Explored(part[:, None], rows, exploration, leaves, []), seed)
+    explored = Explored(part[:, None], rows, exploration, leaves, [])
+    check_rows(explored, seed, position.target.dtype)
 
 
 def _always_raises(rule: Rule, position: DraftedPosition, token: Tensor, seed: int) -> bool:

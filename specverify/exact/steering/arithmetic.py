@@ -228,6 +228,10 @@ def _scaled(
 ) -> tuple[Form | None, Tensor | None]:
     if _is(other, -1.0) and form in _FLIPPED["neg"]:
         return _FLIPPED["neg"][form], weight
+    below = form in ("exp", "neg") and (name == "mul" or place == 0)
+    if (below or (form == "inv" and name != "mul")) and _signed(other):
+        # What divides the noise, and is negative or -0.0, always wins where it should lose.
+        return None, None
     factor = _log(other)
     if name != "mul" and place == 1:
         turned: dict[Form, tuple[Form, Tensor]] = {
@@ -288,6 +292,10 @@ def _at(noise: Noise, share: float) -> Tensor:
 def _other(operation: Operation, place: int) -> Any:
     rest = [a for i, a in enumerate(operation.args[:2]) if i != place]
     return rest[0] if rest else None
+
+
+def _signed(other: Any) -> bool:
+    return bool(torch.as_tensor(other).signbit().any())
 
 
 def _log(other: Any) -> Tensor:

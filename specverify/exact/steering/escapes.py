@@ -189,6 +189,7 @@ def _symbol(steering: Steering, tensor: Any) -> Symbol | None:
 def _item(steering: Steering, original: Callable[..., Any]) -> Callable[..., Any]:
     def item(self: Tensor) -> Any:
         if self.numel() == 1 and isinstance(_symbol(steering, self), Noise):
+            steering.numbers_out = True
             return RandomNumber(self.reshape(()).double().clone())
         return original(self)
 

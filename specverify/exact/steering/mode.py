@@ -90,6 +90,7 @@ class SteeringMode(TorchDispatchMode):
             steering.refusal = steering.refusal or error
             raise
         except Exception as error:
+            steering.raised = operation.raised
             if operation.raised is None:
                 # No exception of the subject's: it must not count as its crash.
                 steering.refusal = CannotSteer(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specverify.errors import CannotSteer
+from specverify.errors import OutsideRandomness
 
 
 class Outside:
@@ -18,10 +18,10 @@ class Outside:
         self._before = _states()
 
     def check(self) -> None:
-        """Raise `CannotSteer` if one of them was drawn from or seeded."""
+        """Raise `OutsideRandomness` if one of them was drawn from or seeded."""
         for name, state in _states().items():
             if state != self._before[name]:
-                raise CannotSteer(
+                raise OutsideRandomness(
                     f"it draws from or seeds {name}'s global generator, and only torch's "
                     "randomness is steered"
                 )

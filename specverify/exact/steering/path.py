@@ -14,6 +14,7 @@ Policy = Callable[[int, Tensor, Tensor], Tensor]
 the outcome of each row [B]."""
 
 
+_MOST_FORKS = 1 << 10
 EXPONENTIALS = 1 << 40
 """Ids of uniforms lie below, those of exponentials, which have no grid, from here on."""
 
@@ -131,6 +132,11 @@ class Path:
         Returns:
             long [B], the outcome of each row.
         """
+        if len(self.forks) >= _MOST_FORKS:
+            raise CannotSteer(
+                f"one run takes more than {_MOST_FORKS:,} decisions, such as a loop that draws "
+                "until something is accepted"
+            )
         chosen = self.policy(len(self.forks), probabilities, self.probability)
         self.forks.append(Fork(probabilities, chosen, self.probability))
         taken = probabilities.gather(0, chosen[None])[0]

@@ -28,6 +28,11 @@ class Steering:
     repeated: dict[tuple[Line, Line], None] = field(default_factory=dict)
     """Pairs of lines that drew from the same state of a generator."""
 
+    numbers_out: bool = False
+    """Whether a random number was handed out as a Python object."""
+    raised: Exception | None = None
+    """What the last operation raised, if it did."""
+
     def __post_init__(self) -> None:
         self.draws = Draws(self.path, self.shadows)
         self.generators = Generators(self.generator)

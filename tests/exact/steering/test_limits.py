@@ -174,3 +174,58 @@ def test_a_state_set_back_and_read_in_other_pieces_is_coupled() -> None:
 
     with pytest.raises(CoupledRandomness):
         joint_distribution(program)
+
+
+def test_a_weight_that_divides_the_noise_may_not_be_negative() -> None:
+    weights = torch.tensor([0.5, -0.3, 0.2])
+
+    def smallest(g: Generator) -> Tensor:
+        return (torch.empty(3).exponential_(generator=g) / weights).argmin(0, keepdim=True)
+
+    with pytest.raises(CannotSteer):
+        joint_distribution(smallest)
+    weights *= torch.tensor([1.0, 0.0, 1.0])  # leaves -0.0
+    with pytest.raises(CannotSteer):
+        joint_distribution(smallest)
+
+
+def test_a_negative_weight_over_the_noise_never_wins() -> None:
+    weights = torch.tensor([0.5, -0.3, 0.5])
+
+    def largest(g: Generator) -> Tensor:
+        return (weights / torch.empty(3).exponential_(generator=g)).argmax(0, keepdim=True)
+
+    assert joint_distribution(largest).probabilities == {(0,): 0.5, (2,): 0.5}
+
+
+def test_a_generator_that_is_copied_and_left_standing_is_a_finding() -> None:
+    def program(g: Generator) -> Tensor:
+        copy = Generator()
+        copy.set_state(g.get_state())
+        return torch.multinomial(W, 1, generator=copy)
+
+    (finding,) = joint_distribution(program).findings
+    assert "copy of the generator" in finding
+    assert not joint_distribution(lambda g: torch.multinomial(W, 1, generator=g)).findings
+
+
+def test_a_check_of_types_is_no_crash_of_the_subject() -> None:
+    def program(g: Generator) -> Tensor:
+        (number,) = torch.rand(1, generator=g).tolist()
+        if not isinstance(number, float):
+            raise TypeError("u must be a float")
+        return torch.tensor([int(number < 0.5)])
+
+    with pytest.raises(CannotSteer, match="stands for a float"):
+        joint_distribution(program)
+
+
+def test_drawing_until_something_is_accepted_has_an_end() -> None:
+    def program(g: Generator) -> Tensor:
+        while True:
+            token = torch.randint(0, 3, (1,), generator=g)
+            if torch.rand((), generator=g).item() < [0.0, 0.5, 0.5][int(token)]:
+                return token
+
+    with pytest.raises(CannotSteer, match="decisions"):
+        joint_distribution(program)

@@ -59,4 +59,4 @@ class CoupledRandomness(CannotSteer):
 
 
 class RowsDepend(CannotSteer):
-    """What a row of a batch emits depends on the other rows, so rows cannot be followed together."""
+    """What a row of a batch emits depends on the others, so they cannot be followed together."""

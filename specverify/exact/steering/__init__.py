@@ -7,5 +7,7 @@ exact probability. What cannot be followed raises `CannotSteer`.
 
 Read in this order: `grid`, `symbols`, `shadows` (what is random), `path` (how decisions fork),
 `draws` (tokens not looked at yet), then the operations: `sources`, `movement`, `arithmetic`,
-`comparisons`, `races`, and `mode`, which routes them.
+`comparisons`, `coins_in_order`, `races`, `certainties`, and `mode`, which routes them. `escapes`,
+`generators` and `outside` watch what is no operation; `pinned` runs the real code with chosen
+coins.
 """

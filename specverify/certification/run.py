@@ -31,6 +31,9 @@ from specverify.subjects.registry import load_subject
 ALPHA = 1e-6
 """Probability that a run of a right implementation raises any alarm."""
 
+_REFUSED = 3
+"""Exact cases refused from the start after which a subject counts as one that cannot be steered."""
+
 Progress = Callable[[ProgressEvent], None]
 
 
@@ -199,7 +202,8 @@ def _exact_records(
 ) -> Iterator[tuple[CaseRecord, bool]]:
     """Records of the cases whose distribution is computed; refusals by case are added.
 
-    The first case of a rule is one of many decisions, so that hidden randomness shows there.
+    The first case of a rule is one of many decisions, so that hidden randomness shows there. When
+    the first `_REFUSED` are refused, the others are not tried: each may take its time limit.
     """
     cases = exact_cases(subject, presets)
     for done, case in enumerate(cases, 1):
@@ -209,6 +213,9 @@ def _exact_records(
             return
         if isinstance(record, CannotSteer):
             refusals[case.id] = record
+            if len(refusals) == done == _REFUSED:
+                refusals |= dict.fromkeys((case.id for case in cases[done:]), record)
+                return
         else:
             yield record, False
         report(ProgressEvent("exact", done, len(cases), "cases"))

@@ -119,6 +119,23 @@ class TestRuleSubjects:
         assert all(case.tests for case in certificate.cases)
         assert (np.random.get_state()[1] == before).all()
 
+    def test_one_that_cannot_be_steered_is_not_tried_on_every_case(self, rule, pair):
+        calls = []
+
+        def sorting(draft, q, p, generator):
+            calls.append(len(draft))
+            torch.rand(3, generator=generator).argsort()
+            return TOKEN_RULE(draft, q, p, generator).tokens
+
+        certificate = certify(
+            rule(sorting, algorithm="token"), pair, settings=PLAIN, tokens=500, exact=True
+        )
+        (entry,) = [n for n in certificate.not_applicable if n.property == "exact.*"]
+        assert "sort of random numbers" in entry.reason
+        assert "more exact cases" in entry.reason
+        assert not any(case.computed for case in certificate.cases)
+        assert len(calls) < 30
+
     @pytest.mark.parametrize(
         ("call", "algorithm"),
         [("without_bonus", None), ("without_bonus", "token"), ("block_without_bonus", "block")],

@@ -11,7 +11,7 @@ from specverify.statistics.budget import Budget
 from specverify.subjects.protocols import Capabilities, Subject
 from specverify.transforms import REFERENCE
 
-PROPERTIES = properties_of("transform")
+PROPERTIES = [p for p in properties_of("transform") if p.evidence == "sampled"]
 
 
 def subject(factory, reference="top_k", **capabilities):

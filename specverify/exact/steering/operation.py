@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,25 @@ class Operation:
                     return self.args[place]
                 return self.kwargs.get(name, default)
         return default
+
+    @property
+    def generator(self) -> Generator:
+        """The one it draws from; torch's global one if none is given."""
+        given = self.kwargs.get("generator")
+        if given is None:
+            given = next((a for a in self.args if isinstance(a, Generator)), None)
+        return torch.default_generator if given is None else given
+
+    def heads(self, integers: int) -> Tensor:
+        """For `bernoulli`: how many of so many integers are heads, long.
+
+        To be read before an in-place form overwrites its probabilities.
+        """
+        given = self.argument("p", default=0.5) if self.in_place else self.argument("p")
+        given = self.args[0] if given is None else given
+        return (
+            (torch.as_tensor(given, dtype=torch.float64) * integers).nan_to_num(0.0).round().long()
+        )
 
     def run(self) -> Any:
         """Carry it out on what the tensors hold."""

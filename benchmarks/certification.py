@@ -1,4 +1,8 @@
-"""What a certification costs: tokens per second beside plain sampling, and memory.
+"""What a certification costs: time beside sampling alone, memory, and the size of what is counted.
+
+"Sampling alone" is the same decoder, called on the same prompts with as many rows a call, and
+nothing made of what it returns. Certifying is all that happens to a case once it is planned:
+sampling, forced passes, tallies, bets, a decision after every shard.
 
 python benchmarks/certification.py [--quick]
 """
@@ -6,20 +10,37 @@ python benchmarks/certification.py [--quick]
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
-from common import goal, parse_quick
+from common import Work, goal, interleaved, median_ratio, parse_quick
 
-from specverify.certification.run import certify
-from specverify.decoding.speculative import SpeculativeDecoder
-from specverify.drafting.draft_model import DraftModel
-from specverify.drafting.schedule import Fixed
+from specverify.certification.case_tally import CaseTally
+from specverify.certification.decoder_case import DecoderCase
+from specverify.certification.decoder_run import Sampling, run_decoder_case
+from specverify.certification.generation import decoder_generation
+from specverify.certification.limits import ALPHA
+from specverify.certification.plan import Plan, plan_decoder
+from specverify.certification.registry import properties_of
+from specverify.certification.shard import ShardSampler
 from specverify.models.pairs import load_pair
+from specverify.models.table import TableModel
+from specverify.sampling.packing import pack
 from specverify.settings import SamplingSettings
-from specverify.verification import TOKEN
+from specverify.statistics.budget import Budget
+from specverify.subjects.protocols import Subject
+from specverify.subjects.reference import TOKEN
 
-SETTINGS = SamplingSettings(max_new_tokens=6)
-ROWS = 16_384
+PLAIN = SamplingSettings()
+BATCHED = replace(
+    TOKEN, capabilities=replace(TOKEN.capabilities, models=frozenset({"language_model"}))
+)
+SINGLE = replace(BATCHED, capabilities=replace(BATCHED.capabilities, batch=False))
+VOCAB_SIZE = 50_000
+"""Of the case whose tallies are measured."""
 
 PEAK = """
 import sys
@@ -27,31 +48,96 @@ from specverify.certification.run import certify
 from specverify.settings import SamplingSettings
 sys.path.insert(0, "benchmarks")
 from common import process_peak
-certify("reference", "toy", settings={"plain": SamplingSettings()}, tokens=int(sys.argv[1]))
+plain = {"plain": SamplingSettings()}
+certify("reference", "toy", settings=plain, tokens=int(sys.argv[1]), stop_early=False, exact=False)
 print(process_peak())
 """
 
 
-def sampling_rate(batches: int) -> float:
-    """Tokens a second of the reference decoder alone, on the toy pair."""
-    pair = load_pair("toy")
-    target, draft = pair.open("language_model")
-    decoder = SpeculativeDecoder(target, DraftModel(draft), TOKEN.unchecked(), Fixed(4))
-    prompts = torch.tensor([pair.prompts[1]]).expand(ROWS, -1)
-    generator = torch.Generator().manual_seed(0)
-    begin = time.perf_counter()
-    tokens = sum(
-        decoder.generate(prompts, settings=SETTINGS, generator=generator).tokens.numel()
-        for _ in range(batches)
+def plan(subject: Subject, pair: str, tokens: int) -> Plan:
+    """A plan of one case."""
+    return plan_decoder(
+        subject,
+        load_pair(pair),
+        {"plain": PLAIN},
+        profile="quick",
+        num_draft_tokens=None,
+        tokens=tokens,
+        time_limit=60.0,
     )
-    return tokens / (time.perf_counter() - begin)
 
 
-def certification_rate(tokens: int) -> float:
-    """Tokens a second of the whole certification under the same settings."""
+def certifying(subject: Subject, made: Plan) -> Work:
+    """Certify the case of a plan, to its end."""
+    properties = [
+        property
+        for property in properties_of("decoder")
+        if property.evidence == "sampled" and property.needs(subject) is None
+    ]
+    budget = Budget(ALPHA / 2, len(properties))
+
+    def work() -> int:
+        record, _ = run_decoder_case(
+            subject,
+            made.cases[0],
+            properties,
+            budget,
+            0,
+            lambda event: None,
+            alpha=ALPHA,
+            sampling=Sampling(stop_early=False),
+        )
+        return record.tokens
+
+    return work
+
+
+def sampling(subject: Subject, pair: str, made: Plan) -> Work:
+    """Let the subject itself generate as much, and drop it."""
+    case, rows = made.cases[0].case, made.cases[0].rows
+    target, draft = load_pair(pair).open("language_model")
+    width = max(len(prompt) for prompt in case.prompts)
+    ids = torch.zeros((len(case.prompts), width), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(case.prompts):
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+
+    def work() -> int:
+        generator, tokens = torch.Generator().manual_seed(0), 0
+        for done in range(0, case.runs, rows):
+            index = torch.arange(done, min(done + rows, case.runs)) % len(case.prompts)
+            shown = mask[index]
+            # One row needs no padding, and gets none in a certification.
+            begin = int(shown.any(0).int().argmax())
+            output = subject.call(
+                target,
+                draft,
+                ids[index, begin:],
+                shown[:, begin:],
+                case.settings,
+                case.num_draft_tokens,
+                generator,
+            )
+            tokens += int((output.tokens >= 0).sum())
+        return tokens
+
+    return work
+
+
+def compare(subject: Subject, pair: str, tokens: int, repeats: int) -> tuple[float, str]:
+    """Time per token of certifying over that of sampling alone, and a line of figures."""
     begin = time.perf_counter()
-    certificate = certify("reference", "toy", settings={"plain": SamplingSettings()}, tokens=tokens)
-    return sum(case.tokens for case in certificate.cases) / (time.perf_counter() - begin)
+    made = plan(subject, pair, tokens)
+    seconds = time.perf_counter() - begin
+    works = {"alone": sampling(subject, pair, made), "certify": certifying(subject, made)}
+    rates = interleaved(works, repeats)
+    ratio = median_ratio(rates["alone"], rates["certify"])
+    alone, certified = (float(np.median(rates[name])) for name in ("alone", "certify"))
+    return ratio, (
+        f"{pair}, {made.cases[0].rows} rows a call: {alone:,.0f} tokens/s alone, {certified:,.0f} "
+        f"certifying, after {seconds:.1f} s of planning; {tokens:,} tokens, {repeats} repeats"
+    )
 
 
 def peak(tokens: int) -> int:
@@ -60,23 +146,63 @@ def peak(tokens: int) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+def arrays(state: Any) -> Iterator[np.ndarray]:
+    """All arrays of a nested state."""
+    if isinstance(state, np.ndarray):
+        yield state
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from arrays(value)
+
+
+def large_tally() -> CaseTally:
+    """The tally of a shard at a large vocabulary."""
+    target = TableModel.random(VOCAB_SIZE, 0, seed=0)
+    draft = target.near(seed=1, noise=0.8)
+    case = DecoderCase(
+        id="large",
+        # Looks at the history, as real models do, so that no table of distributions is kept.
+        settings=SamplingSettings(max_new_tokens=6, presence_penalty=0.1),
+        num_draft_tokens=4,
+        prompts=((0,), (1, 2)),
+        target=target,
+        draft=draft,
+        runs=4_000,
+        rows=64,
+    )
+    arguments = (target, draft, case.settings, case.num_draft_tokens, 60.0)
+    generate = decoder_generation(BATCHED, *arguments)
+    return ShardSampler(BATCHED, generate, case, case.rows, seed=0).run(0)
+
+
 def main() -> None:
     """Measure, then print ratios first."""
-    quick = parse_quick("cost of a certification beside plain sampling")
+    quick = parse_quick("cost of a certification beside sampling alone")
     torch.set_num_threads(1)
-    tokens = 1_000_000 if quick else 4_000_000
-    sampling_rate(1)
-    rate, certified = sampling_rate(tokens // (6 * ROWS)), certification_rate(tokens)
-    few, many = peak(tokens // 2), peak(tokens * 5)
-    print(goal("peak memory of 10 N tokens / of N tokens", many / few, 1.05, at_least=False))
+    tokens = 2_000_000 if quick else 4_000_000
+    repeats = 1 if quick else 3
+    toy, toy_line = compare(BATCHED, "toy", tokens, 3 * repeats)
+    # Shards of a few runs would be measured by what each costs whatever it holds.
+    single, single_line = compare(SINGLE, "trained", 2_520 if quick else 10_080, repeats)
+    # 32 shards of one call each.
+    batch, batch_line = compare(BATCHED, "trained", 32 * 256 * 6, repeats)
+    few, many = peak(tokens // 4), peak(tokens * (2 if quick else 5))
+    tally = large_tally()
+    state = tally.state()
+    size = sum(array.nbytes for array in arrays(state))
+    print(goal("toy pair: certifying / sampling, per token", toy, 1.5, at_least=False))
+    print(goal("trained pair, one sequence a call", single, 1.05, at_least=False))
+    print(goal("trained pair, 256 rows a call", batch, 2.0, at_least=False))
+    print(goal("peak memory of many tokens / of few", many / few, 1.05, at_least=False))
+    print(goal(f"MB of the tallies at V = {VOCAB_SIZE:,}", size / 1e6, 50, at_least=False))
     print()
-    print(f"sampling alone / certifying {rate / certified:10.2f} (time per token)")
-    print(f"sampling alone              {rate / 1e6:10.2f} M tokens/s, one thread")
-    print(f"certifying                  {certified / 1e6:10.2f} M tokens/s, one thread")
+    for line in (toy_line, single_line, batch_line):
+        print(line)
     print(
-        f"peak of the process         {few / 2**20:10.1f} MiB at {tokens // 2:,} tokens, "
-        f"{many / 2**20:.1f} MiB at {tokens * 5:,}"
+        f"peak of the process: {few / 2**20:.1f} MiB at {tokens // 4:,} tokens, "
+        f"{many / 2**20:.1f} MiB at {tokens * (2 if quick else 5):,}"
     )
+    print(f"tallies of {tally.tokens:,} tokens as a file: {len(pack(state)) / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

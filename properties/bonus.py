@@ -15,8 +15,9 @@ def _declares_algorithm(subject: Subject) -> str | None:
 @register(
     "bonus.given_full_acceptance",
     kinds=GENERATING,
-    tests=2,
+    tests=1,
     needs=_declares_algorithm,
+    why_kept="localises: says that the bonus token is at fault",
 )
 def given_full_acceptance(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """Given full acceptance, the bonus token has the target's next distribution.
@@ -27,8 +28,15 @@ def given_full_acceptance(evidence: DecoderEvidence, alpha: float) -> Outcome:
     What breaks it: a bonus from the draft, from the previous row, or without transforms; none of
     these touches the first token.
 
-    Error rate: chi-squared and G over the first rounds of all runs, each at its share.
+    Error rate: an e-process over the first rounds of all runs, at its share, valid at every look.
+    It trusts where a decoder says its rounds end: an alarm that shows nowhere else is inconclusive.
     """
     if not evidence.reports_acceptance:
         return Outcome(not_applicable=UNREPORTED)
-    return compare(evidence.bonuses())
+    return compare(
+        evidence.bonuses(),
+        evidence.log_bonuses,
+        slack=evidence.case.slack,
+        full=evidence.full,
+        boundaries=evidence.subject.kind == "decoder",
+    )

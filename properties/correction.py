@@ -4,7 +4,7 @@ from specverify.certification.conditional import WITH_CORRECTION
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.registry import UNREPORTED, Outcome, register
 from specverify.certification.worst_cells import compare
-from specverify.statistics.support import support_test
+from specverify.statistics.support import support_e_value
 from specverify.subjects.protocols import GENERATING, Subject
 
 _HIDDEN_COINS = (
@@ -30,8 +30,9 @@ def _declares_correction(subject: Subject) -> str | None:
 @register(
     "correction.given_rejection",
     kinds=GENERATING,
-    tests=2,
+    tests=1,
     needs=_declares_correction,
+    why_kept="localises: says that the correction is at fault",
 )
 def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """Given a rejection, the correction has the closed form of the declared algorithm.
@@ -42,13 +43,20 @@ def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
     What breaks it: a residual that is not subtracted or taken from another row. Sharper than the
     first token, since accepted tokens do not dilute the deviation.
 
-    Error rate: chi-squared and G over the first rounds of all runs, each at its share.
+    Error rate: an e-process over the first rounds of all runs, at its share, valid at every look.
+    It trusts where a decoder says its rounds end: an alarm that shows nowhere else is inconclusive.
     """
     if not evidence.reports_acceptance:
         return Outcome(not_applicable=UNREPORTED)
     if evidence.case.random_transforms:
         return Outcome(not_applicable=_HIDDEN_COINS)
-    return compare(evidence.corrections())
+    return compare(
+        evidence.corrections(),
+        evidence.log_corrections,
+        slack=evidence.case.slack,
+        full=evidence.full,
+        boundaries=evidence.subject.kind == "decoder",
+    )
 
 
 @register(
@@ -56,6 +64,7 @@ def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
     kinds=GENERATING,
     tests=1,
     needs=_declares_correction,
+    why_kept="localises: says that the residual is not cut at zero",
 )
 def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     """No correction is a token that the residual of the declared algorithm excludes.
@@ -67,9 +76,10 @@ def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     The comparison of distributions does not see such tokens, since it is conditional on the
     possible ones.
 
-    Error rate: exact binomial test of the hits, at its share, against the rate that coins of
-    exactly 0 explain and as many more as logits may be off (`DecoderCase.tolerance`):
-    a truncation that decides a near tie the other way changes the residual.
+    Error rate: an e-process on the hits, at its share, valid at every look, against the rate that
+    coins of exactly 0 explain and as many more as logits may be off (`DecoderCase.tolerance`): a
+    truncation that decides a near tie the other way changes the residual. It trusts where a
+    decoder says its rounds end: an alarm that shows nowhere else is inconclusive.
     """
     if not evidence.reports_acceptance:
         return Outcome(not_applicable=UNREPORTED)
@@ -78,5 +88,6 @@ def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     excluded, total = evidence.excluded_corrections()
     dtype = evidence.subject.capabilities.coin_dtype
     return Outcome(
-        tests=(support_test(excluded, total, dtype=dtype, excused=evidence.case.tolerance),)
+        tests=(support_e_value(excluded, total, dtype=dtype, excused=evidence.case.tolerance),),
+        boundaries=evidence.subject.kind == "decoder",
     )

@@ -1,10 +1,12 @@
 """Chapter transforms: logits to logits as the reference does it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specverify.certification.exact_evidence import ExactEvidence
+from specverify.certification.exact_outcome import distance_outcome
 from specverify.certification.registry import Outcome, register
 from specverify.certification.transform_evidence import (
     ROUNDING,
@@ -12,6 +14,7 @@ from specverify.certification.transform_evidence import (
     TransformEvidence,
     largest,
 )
+from specverify.subjects.protocols import TRANSFORMS
 
 TV_LIMIT = 1e-6
 """Largest total variation a float32 transform may be off (design.md section 1), where logits are
@@ -27,7 +30,7 @@ NEARLY_ALL = 0.95
 """Share of them that another convention decides otherwise; rounding goes both ways."""
 
 
-@register("transforms.equals_reference", kinds=frozenset({"transform"}))
+@register("transforms.equals_reference", kinds=TRANSFORMS)
 def equals_reference(evidence: TransformEvidence, alpha: float) -> Outcome:
     """On every row the transform gives the reference's distribution, with the same support.
 
@@ -63,6 +66,32 @@ def equals_reference(evidence: TransformEvidence, alpha: float) -> Outcome:
             else:
                 findings.append(f"decides by rounding some of {number} rows at equality: {what}")
     return Outcome(violations=tuple(violations), findings=tuple(findings))
+
+
+@register(
+    "transforms.round",
+    kinds=TRANSFORMS,
+    evidence="exact",
+    why_kept="computed: says what a transform's mistake comes to in a round",
+)
+def transformed_round(evidence: ExactEvidence, alpha: float) -> Outcome:
+    """One round of token verification behind the transform follows the transformed target.
+
+    Why it holds: verification preserves whatever rows it is handed as p; the transform makes them
+    after every prefix, from the history that holds the draft tokens before.
+
+    What breaks it: a transform that computes something else than its reference, at the size that
+    this has in the output. One that mixes up the rows of a call may be right on each row alone,
+    where it cannot be followed otherwise: a finding.
+
+    Error rate: none, held against 1e-6: a transform is handed float32 logits.
+    """
+    what = f"one round, completed to K+1 tokens, over {evidence.case.size}"
+    outcome = distance_outcome(evidence.comparison, evidence.joint, evidence.tolerance, what)
+    if not evidence.joint.rows_depend:
+        return outcome
+    alone = f"is followed only with one row a call: {evidence.joint.alone}"
+    return replace(outcome, findings=(alone,))
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specverify.certification.run import certify
+    from specverify.checking import check, parametrize
+    from specverify.conformance import ConformanceError
     from specverify.settings import SamplingSettings
     from specverify.subjects.registry import subject
 
 __version__ = "0.1.0"
 
-__all__ = ["SamplingSettings", "__version__", "certify", "subject"]
+__all__ = [
+    "ConformanceError",
+    "SamplingSettings",
+    "__version__",
+    "certify",
+    "check",
+    "parametrize",
+    "subject",
+]
 
 _HOMES = {
+    "ConformanceError": "specverify.conformance",
     "SamplingSettings": "specverify.settings",
     "certify": "specverify.certification.run",
+    "check": "specverify.checking",
+    "parametrize": "specverify.checking",
     "subject": "specverify.subjects.registry",
 }
 

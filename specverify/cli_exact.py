@@ -6,19 +6,23 @@ Only click is imported at load.
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from specverify.certification.limits import LARGEST_SEED, MOST_DRAFT_TOKENS
 from specverify.certification.verdict import Verdict, exit_code, worst
-from specverify.errors import UsageError
+from specverify.cli_options import Folder, time_limit_option
+from specverify.cli_streams import Streams
+from specverify.errors import SubjectTimeout, UsageError
 
 if TYPE_CHECKING:
     import torch
 
     from specverify.certification.progress import ProgressEvent
-    from specverify.exact.forcing import Rule
     from specverify.exact.large import DraftedPosition, PositionResult
     from specverify.models.pairs import Pair
     from specverify.subjects.protocols import Subject
@@ -27,6 +31,9 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _FLOAT32, _FLOAT32_LARGE, _LARGE_VOCABULARY = 1e-6, 2e-5, 1 << 16
 _FLOAT64, _GRID = 1e-12, 2.0**-50
 """A draw by thresholds moves every token by a step of the coins' grid or so."""
+
+_MOST_PREFIXES = 10_000
+_MOST_BYTES = 1 << 50
 
 
 class _Bytes(click.ParamType):
@@ -43,7 +50,10 @@ class _Bytes(click.ParamType):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", str(value).strip().lower())
         if match is None:
             self.fail(f"{value!r} is no amount of memory; write it as 500MB or 2GB", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2]])
+        size = float(match[1]) * _UNITS[match[2]]
+        if size > _MOST_BYTES:
+            self.fail(f"{value!r} is more memory than any machine has; at most 1024TB", param, ctx)
+        return int(size)
 
 
 @click.command()
@@ -88,7 +98,7 @@ class _Bytes(click.ParamType):
 )
 @click.option(
     "--resume",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Folder(file_okay=False),
     metavar="DIR",
     help="Folder to keep progress in, and to continue from; also kept after Ctrl-C.",
 )
@@ -99,7 +109,8 @@ class _Bytes(click.ParamType):
     show_default=True,
     help="What one call of SUBJECT may take, models not counted.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0, max=LARGEST_SEED), default=0, show_default=True)
+@time_limit_option
 def exact(
     subject: str,
     kind: str | None,
@@ -111,6 +122,7 @@ def exact(
     resume: Path | None,
     memory: int,
     seed: int,
+    time_limit: float,
 ) -> int:
     """Compute what SUBJECT, a verification rule, emits for every draft token of a vocabulary.
 
@@ -125,24 +137,38 @@ def exact(
     """
     from specverify.models.pairs import load_pair
     from specverify.reporting.terminal import progress_bar, progress_console
+    from specverify.sampling.store import ShardStore
     from specverify.subjects.registry import load_subject
 
-    loaded = load_subject(subject, kind)
+    _check_sizes(num_draft_tokens, prefixes)
+    streams = Streams()
+    loaded = load_subject(subject, kind, kinds=("rule",))
     if loaded.kind != "rule":
         raise UsageError(
             f"{loaded.name!r} is a {loaded.kind}; `specverify exact` takes rules, use `specverify "
             "certify` for anything else"
         )
-    folder = None if resume is None else resume.absolute()
+    folder = None if resume is None else resume.absolute()  # a subject may change the current one
     pair = load_pair(pair_name)
     tolerance = None
     verdicts: list[Verdict] = []
     places = _positions(pair, contexts, num_draft_tokens, prefixes, seed, dtype)
-    with progress_bar(progress_console()) as show:
+    kept = nullcontext()
+    if folder is not None:
+        asked = {
+            "num_draft_tokens": num_draft_tokens,
+            "prefixes": prefixes,
+            "memory": memory,
+            "seed": seed,
+        }
+        kept = ShardStore(folder, _manifest(loaded, pair, dtype, asked))
+    with kept, progress_bar(progress_console()) as show:
         for label, position in places:
             tolerance = tolerance_of(position.target.dtype, position.vocab_size)
             started = time.monotonic()
-            result = _check(loaded, label, position, memory, folder, seed, show)
+            rule = _LimitedRule(loaded, time_limit)
+            result = _check(rule, label, position, memory, folder, seed, show)
+            streams.restore()
             verdict = verdict_of(result, tolerance)
             verdicts.append(verdict)
             for line in describe(label, result, verdict, time.monotonic() - started):
@@ -150,6 +176,56 @@ def exact(
     verdict = worst(verdicts)
     click.echo(f"{verdict.upper()}  {loaded.name} · pair {pair.name} · tolerance {tolerance:g}")
     return exit_code(verdict)
+
+
+@dataclass(frozen=True)
+class _LimitedRule:
+    """A rule as `check_position` calls it, each call within the time limit."""
+
+    subject: "Subject"
+    time_limit: float
+
+    def __call__(self, tokens: Any, q: Any, p: Any, generator: Any) -> Any:
+        from specverify.subjects.watchdog import time_limit
+
+        arguments = (tokens, q, p)
+        if self.subject.capabilities.generator:
+            arguments = (*arguments, generator)
+        try:
+            with time_limit(self.time_limit):
+                return self.subject.call(*arguments)
+        except SubjectTimeout as error:
+            raise SubjectTimeout(f"subject {self.subject.name!r}: {error}") from error.__cause__
+
+
+def _check_sizes(num_draft_tokens: int, prefixes: int) -> None:
+    if num_draft_tokens > MOST_DRAFT_TOKENS:
+        raise UsageError(
+            f"--num-draft-tokens is at most {MOST_DRAFT_TOKENS}, got {num_draft_tokens}; a few "
+            "show every mistake that more do"
+        )
+    if prefixes > _MOST_PREFIXES:
+        raise UsageError(f"--prefixes is at most {_MOST_PREFIXES:,}, got {prefixes}")
+
+
+def _manifest(
+    subject: "Subject", pair: "Pair", dtype: str, asked: dict[str, int]
+) -> dict[str, Any]:
+    """What decides the progress kept in a folder, so that another computation's is refused."""
+    from specverify.certification.records import (
+        environment_record,
+        subject_record,
+        suite_record,
+    )
+
+    return {
+        "command": "exact",
+        "subject": subject_record(subject).model_dump(mode="json"),
+        "suite": suite_record().model_dump(mode="json"),
+        "environment": environment_record(dtype=dtype).model_dump(mode="json", exclude={"threads"}),
+        "pair": pair.name,
+        **asked,
+    }
 
 
 def tolerance_of(dtype: "torch.dtype", vocab_size: int) -> float:
@@ -228,7 +304,7 @@ def _positions(
 
 
 def _check(
-    subject: "Subject",
+    rule: _LimitedRule,
     label: str,
     position: "DraftedPosition",
     memory: int,
@@ -240,12 +316,11 @@ def _check(
     from specverify.exact.large import check_position
     from specverify.subjects.provenance import source_sha256
 
-    call = subject.call
-    rule: Rule = call if subject.capabilities.generator else lambda x, q, p, _: call(x, q, p)
+    subject = rule.subject
     return check_position(
         rule,
         position,
-        name=f"{subject.name} {source_sha256(call)}",
+        name=f"{subject.name} {source_sha256(subject.call)}",
         batch=subject.capabilities.batch,
         memory=memory,
         resume=None if folder is None else folder / f"{re.sub('[^a-z0-9]+', '-', label)}.npz",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import PurePath
 from typing import Any
 
 from specverify.errors import UsageError
@@ -40,8 +41,28 @@ def import_object(spec: str) -> Any:
             f"cannot read {spec!r} as package.module:object; write the module as Python imports "
             "it, one colon, then the name of the object in it, e.g. mylib.decoding:generate"
         )
+    if is_file_name(module):
+        raise UsageError(
+            f"{spec!r} names a file, and a module is wanted, as Python imports it (did you mean "
+            f"'{module_of(module)}:{attribute}'?); run from the folder that holds it"
+        )
     _search_current_folder()
     return _resolve(module, attribute, spec)
+
+
+def is_file_name(module: str) -> bool:
+    """Whether a text can only be the path of a file, where a module's name is wanted."""
+    return module.endswith(".py") or "/" in module or os.sep in module
+
+
+def module_of(file: str) -> str:
+    """The module that a file most likely is, seen from the current folder if it lies below it."""
+    path = PurePath(os.path.normpath(file.removesuffix(".py")))
+    if path.is_absolute() and path.is_relative_to(os.getcwd()):
+        path = path.relative_to(os.getcwd())
+    parts = path.parts
+    whole = all(part.isidentifier() for part in parts)
+    return ".".join(parts if whole else parts[-1:])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

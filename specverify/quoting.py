@@ -17,6 +17,15 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def a_type(value: object) -> str:
+    """The name of a value's type with its article: "an int", "a list", "an ndarray"."""
+    name = type(value).__name__
+    sounded = name.lower()
+    vowel = sounded.startswith(("a", "e", "i", "o", "u", "nd", "x"))
+    spelt = sounded.startswith(("uint", "union", "user", "eu", "one"))
+    return f"{'an' if vowel and not spelt else 'a'} {name}"
+
+
 def message_of(error: BaseException, *, longest: int = 500) -> str:
     """What an exception says, printable; a `__str__` that fails is named.
 

@@ -9,10 +9,15 @@ import mmap
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from specverify.certification.verdict import EXIT_ERROR, EXIT_INTERRUPTED
 from specverify.cli import main
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP")
 _PR_SET_PDEATHSIG = 1
@@ -56,7 +61,30 @@ def _run_and_report(report: mmap.mmap, mask: set[int | signal.Signals]) -> int:
     # A subject may fork, and its children may come out here too.
     if os.getpid() == process:
         report[:] = bytes([True, code])
+        _end_if_waited_for(code)
     return code
+
+
+def _end_if_waited_for(code: int) -> None:
+    """End the process now if Python would wait at its end for what a subject left running.
+
+    Python joins threads and child processes that are no daemons, and they may never end.
+    """
+    main_thread = threading.main_thread()
+    waits = any(not t.daemon and t is not main_thread for t in threading.enumerate())
+    processes: list[BaseProcess] = []
+    if "multiprocessing" in sys.modules:
+        import multiprocessing
+
+        processes = multiprocessing.active_children()
+    if not waits and all(process.daemon for process in processes):
+        return
+    for process in processes:
+        process.kill()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed, replaced by nothing, or its reader has left
+            stream.flush()
+    os._exit(code)
 
 
 def _forward(numbers: set[signal.Signals], child: int) -> set[int]:
@@ -107,7 +135,8 @@ def _unreported(code: int, forwarded: set[int]) -> int:
         remedy = "let it raise an exception or return instead"
     sys.stderr.write(
         f"Error: the process that ran the subject {how}, before there was a verdict; no "
-        f"certificate was written. Most likely the subject's code did it: {remedy}\n"
+        f"certificate was written. Most likely the subject's code did it: {remedy}; certify it "
+        "with --isolate to go on with the other cases\n"
     )
     return EXIT_ERROR
 

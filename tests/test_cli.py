@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specverify import cli
+from specverify import cli, cli_certify
 from specverify.certification.certificate import Certificate, Verdict
 from specverify.certification.progress import ProgressEvent
 from specverify.errors import SubjectError
@@ -90,6 +90,13 @@ class TestExitCodes:
             ["certify", "reference", "--profile", "slow"],
             ["certify", "reference", "--seed", "-1"],
             ["certify", "reference", "--seed", "x"],
+            ["certify", "reference", "--seed", str(2**63)],
+            ["certify", "reference", "--out", ""],
+            ["certify", "reference", "--resume", ""],
+            ["exact", "reference", "--seed", str(2**63)],
+            ["exact", "reference", "--resume", ""],
+            ["exact", "reference", "--time-limit", "0"],
+            ["exact", "reference", "--memory", "9" * 400],
             ["certify", "reference", "--tokens", "0"],
             ["certify", "reference", "--num-draft-tokens", "0"],
             ["certify", "reference", "--time-limit", "0"],
@@ -173,6 +180,9 @@ class TestRefusals:
             (["reference", "--settings", '{"temperature": -1}'], "temperature=-1"),
             (["reference", "--settings", '{"tempratur": 1}'], "tempratur=1"),
             (["reference", "--settings", "{"], "not valid JSON"),
+            (["reference", "--settings", "[]"], "must be a JSON object of fields, such as"),
+            (["reference", "--settings", "missing.json"], "no settings file 'missing.json'"),
+            (["math.py:sqrt"], "(did you mean 'math:sqrt'?)"),
             (["reference", "--reference-transform", "top_k"], "which is a decoder"),
             (["math.sqrt"], "unknown subject 'math.sqrt' (did you mean 'math:sqrt'?)"),
             (
@@ -278,6 +288,13 @@ class TestWhatIsPassedOn:
         cli.main([*argv, "--reference-transform", "top_k"])
         assert len(calls) == 1
 
+    def test_violations_are_explained_unless_it_is_asked_not_to(
+        self, calls: list[SimpleNamespace]
+    ) -> None:
+        cli.main(["certify", "reference"])
+        cli.main(["certify", "reference", "--no-shrink"])
+        assert [call.shrink for call in calls] == [True, False]
+
     def test_one_row_a_call(self, calls: list[SimpleNamespace]) -> None:
         cli.main(["certify", "reference", "--one-row-a-call"])
         (call,) = calls
@@ -296,7 +313,7 @@ class TestWhatIsPassedOn:
             "mylib/decoder.py",
             '{"top_p": 0.5}',
         ]
-        assert cli.host_free(command) == (
+        assert cli_certify.host_free(command) == (
             "specverify",
             "--pair",
             "models/target,draft",
@@ -317,7 +334,7 @@ class TestLists:
     def test_pairs(self, capsys: pytest.CaptureFixture[str]) -> None:
         code, out, _ = run(["pairs"], capsys)
         assert code == 0
-        assert out.splitlines()[0].startswith("toy")
+        assert [line.split()[0] for line in out.splitlines()] == ["smollm2", "toy", "trained"]
 
     def test_one_that_does_not_load_does_not_hide_the_others(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -399,7 +416,7 @@ def test_subjects_of_a_users_own_module(
     sys.modules.pop("users_decoders")
     assert "Traceback" not in err
     assert returned == code, out
-    (path,) = (tmp_path / "certificates").iterdir()
+    (path,) = (tmp_path / "certificates").glob("*.json")
     certificate = Certificate.load(path)
     assert certificate.verdict == verdict
     assert message in path.read_text()

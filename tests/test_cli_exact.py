@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -82,13 +83,82 @@ class TestToyPair:
     ) -> None:
         argv = ("right", "--pair", "toy", "--resume", str(tmp_path / "kept"))
         first = run(capsys, *argv)[1]
-        (file,) = (tmp_path / "kept").iterdir()
-        assert file.name == "context-1-position-1.npz"
+        names = {file.name for file in (tmp_path / "kept").iterdir()}
+        assert names == {"context-1-position-1.npz", "manifest.json"}
         again = run(capsys, *argv)[1]
         assert again.split(" runs")[0] == first.split(" runs")[0]
         code, _, err = run(capsys, *argv, "--seed", "1")
         assert code == 4
-        assert "delete it" in err
+        assert f"the folder '{tmp_path / 'kept'}'" in err
+        assert "seed is 0 there and 1 here" in err
+        assert run(capsys, *argv, "--contexts", "2")[0] == 0
+
+    def test_a_folder_of_other_files_is_refused(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        (tmp_path / "thesis.tex").write_text("Hello.")
+        code, out, err = run(capsys, "right", "--pair", "toy", "--resume", str(tmp_path))
+        assert (code, out) == (4, "")
+        assert "holds other files ('thesis.tex')" in err
+        assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+    @pytest.mark.parametrize("batch", [True, False])
+    def test_a_rule_that_hangs_is_an_error(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, batch: bool
+    ) -> None:
+        def hangs(tokens: Any, q: Any, p: Any, generator: Any) -> Any:
+            time.sleep(60)
+
+        subject = Subject("hangs", "rule", hangs, Capabilities(batch=batch))
+        monkeypatch.setitem(registry._REGISTERED, "hangs", subject)
+        begin = time.monotonic()
+        code, _, err = run(capsys, "hangs", "--pair", "toy", "--time-limit", "0.2")
+        assert code == 3
+        assert "'hangs': a call ran past its time limit of 0.2 s" in err
+        assert time.monotonic() - begin < 20
+
+    def test_control_c_is_no_timeout(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(tokens: Any, q: Any, p: Any, generator: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setitem(
+            registry._REGISTERED, "stopped", Subject("stopped", "rule", interrupted)
+        )
+        code, _, err = run(capsys, "stopped", "--pair", "toy", "--time-limit", "5")
+        assert (code, err.strip()) == (130, "Interrupted.")
+
+    def test_a_rule_without_standard_output_is_reported(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def mute(*arguments: Any) -> Any:
+            sys.stdout = None
+            return right(*arguments)
+
+        monkeypatch.setitem(registry._REGISTERED, "mute", Subject("mute", "rule", mute))
+        code, out, _ = run(capsys, "mute", "--pair", "toy")
+        assert code == 0
+        assert "PRESERVED  mute" in out
+
+    @pytest.mark.parametrize(
+        ("argv", "message"),
+        [
+            (("--num-draft-tokens", "257"), "--num-draft-tokens is at most 256, got 257"),
+            (("--prefixes", "10001"), "--prefixes is at most 10,000, got 10001"),
+        ],
+    )
+    def test_numbers_too_large(
+        self, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
+    ) -> None:
+        code, out, err = run(capsys, "right", "--pair", "toy", *argv)
+        assert (code, out) == (4, "")
+        assert message in err
+
+    def test_only_the_kind_it_takes_is_advised(self, capsys: pytest.CaptureFixture[str]) -> None:
+        code, _, err = run(capsys, "math:sqrt")
+        assert code == 4
+        assert "pass --kind rule (kind= in Python)" in err
 
 
 @pytest.mark.slow

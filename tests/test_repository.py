@@ -259,6 +259,7 @@ def test_the_wheel_holds_both_mapped_folders(tmp_path: Path) -> None:
     held = {name.removesuffix(".py").removesuffix("/__init__") for name in names}
     assert expected - held == set()
     assert "specverify/py.typed" in names
+    assert "specverify/reporting/templates/certificate.html.j2" in names
     assert not any(name.startswith(("properties/", "fixtures/", "tests/")) for name in names)
     data = [path for path in (ROOT / "fixtures/pairs/trained").rglob("*") if path.is_file()]
     shipped = {f"specverify/{path.relative_to(ROOT)}" for path in data if path.suffix != ".pyc"}

@@ -84,6 +84,25 @@ def test_what_a_right_subject_may_do(do: str) -> None:
     assert run(do, 1)[0] == 1
 
 
+@pytest.mark.parametrize(
+    "do",
+    [
+        "import threading; threading.Thread(target=time.sleep, args=(300,)).start()",
+        "import multiprocessing as m; "
+        "m.get_context('fork').Process(target=time.sleep, args=(300,)).start()",
+        "import threading; sys.stdout = None; "
+        "threading.Thread(target=time.sleep, args=(300,)).start()",
+    ],
+    ids=["thread", "process", "no output"],
+)
+def test_what_a_subject_leaves_running_is_not_waited_for(do: str) -> None:
+    process = start(f"print('report'); {do}", 1)
+    begin = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (1, "report\n", "")
+    assert time.monotonic() - begin < 30
+
+
 def test_a_signal_that_ends_the_child_is_an_interrupt() -> None:
     process = start("sys.stderr.write('started\\n'); sys.stderr.flush(); time.sleep(60)")
     assert process.stderr is not None
@@ -189,8 +208,8 @@ def test_a_reader_that_leaves_is_no_violation_and_loses_nothing(tmp_path: Path) 
     assert Certificate.load(path) == SAMPLE
 
 
-@pytest.mark.parametrize("do", ["sys.stdout.close()", "os.close(1)"])
-def test_a_subject_that_closes_standard_output_loses_nothing(tmp_path: Path, do: str) -> None:
+def test_a_subject_that_closes_standard_output_loses_nothing(tmp_path: Path) -> None:
+    do = "sys.stdout.close()"
     process = start_certify(do, "certify", "reference", "--out", str(tmp_path))
     _, err = process.communicate(timeout=120)
     assert process.returncode == 3
@@ -198,6 +217,35 @@ def test_a_subject_that_closes_standard_output_loses_nothing(tmp_path: Path, do:
     assert "the verdict is violated, but the report could not be printed" in err
     (path,) = tmp_path.iterdir()
     assert Certificate.load(path) == SAMPLE
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        "sys.stdout = None",
+        "sys.stdout = sys.stderr = None",
+        "import io; sys.stdout = io.StringIO()",
+        "import io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer); print('mine')",
+        "import io; sys.stdout = io.TextIOWrapper(sys.stdout.detach())",
+        "os.close(1)",
+        "print('mine'); os.write(1, b'mine'); os.system('echo mine')",
+        "import ctypes; ctypes.CDLL(None).puts(b'mine')",
+    ],
+)
+def test_a_subject_that_replaces_standard_output_hides_no_report(do: str) -> None:
+    process = start_certify(do, "certify", "reference")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    assert "VIOLATED" in out
+    assert "mine" not in out
+
+
+@pytest.mark.parametrize("do", ["sys.stdout = None; sys.stderr = None; 1 / 0"])
+def test_a_subject_that_takes_the_streams_away_hides_no_error(do: str) -> None:
+    process = start_certify(do, "certify", "reference")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert "ZeroDivisionError" in err
 
 
 def test_a_subject_that_ends_its_process_does_not_pass(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The certificate: what was checked, on what, with what result, in numbers that can be recomputed.
 
-Records are frozen pydantic models that forbid unknown fields; `Certificate.model_json_schema()` is
-their published schema. Infinite numbers are written as the strings "Infinity" and "-Infinity".
+`Certificate.model_json_schema()` is its published schema; `case_records` has the parts.
 """
 
 import hashlib
@@ -10,27 +9,56 @@ import os
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, computed_field
+from pydantic import ValidationError, computed_field
 
-from specverify.certification.verdict import EXACT, Verdict, exit_code, worst
+from specverify.certification.case_records import (
+    BoundRecord,
+    CaseRecord,
+    CellRecord,
+    CounterexampleRecord,
+    Decision,
+    DiagnosisRecord,
+    Evidence,
+    ExactRecord,
+    ExpectationRecord,
+    KillTableRecord,
+    LooksRecord,
+    NotApplicable,
+    OutcomeRecord,
+    Record,
+    SearchRecord,
+    SequenceRecord,
+    SuspectRecord,
+    TestRecord,
+)
+from specverify.certification.verdict import Verdict, exit_code, worst
 from specverify.errors import UsageError
 
 __all__ = [
     "DISCLAIMER",
+    "BoundRecord",
     "CaseRecord",
     "CellRecord",
     "Certificate",
+    "CounterexampleRecord",
     "Decision",
+    "DiagnosisRecord",
     "EnvironmentRecord",
     "Evidence",
     "ExactRecord",
+    "ExpectationRecord",
+    "KillTableRecord",
     "Level",
+    "LooksRecord",
     "NotApplicable",
+    "OutcomeRecord",
+    "SearchRecord",
     "SequenceRecord",
     "SubjectRecord",
     "SuiteRecord",
+    "SuspectRecord",
     "TestRecord",
     "Verdict",
     "exit_code",
@@ -39,10 +67,6 @@ __all__ = [
 
 Level = Literal["algorithmic", "numerical"]
 """algorithmic: float64, tolerance 1e-12 in TV; numerical: the dtype and device it was run on."""
-
-Evidence = Literal["exact", "sampled", "structural"]
-Decision = Literal["pass", "violated", "undecided", "untested"]
-"""undecided: too little evidence for the claim; untested: too few counts to compare anything."""
 
 DISCLAIMER = (
     "Finding no violation is not a proof of correctness: nothing is claimed beyond the listed "
@@ -54,128 +78,10 @@ _NOT_IN_DIGEST: Any = {
     "finished": True,
     "seconds": True,
     "command": True,
+    "remarks": True,
     "sha256": True,
     "cases": {"__all__": {"seconds", "measurements"}},
 }
-
-
-class Record(BaseModel):
-    """Base of all parts of a certificate."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
-class CellRecord(Record):
-    """One cell of a comparison: a token, a run of tokens, or several of them pooled."""
-
-    stratum: int = 0
-    cell: int
-    observed: int
-    expected: float
-    label: str = ""
-    """What the cell stands for, where there are words for it."""
-
-
-class SequenceRecord(Record):
-    """A sequence of tokens whose probability was computed, not counted."""
-
-    tokens: tuple[int, ...]
-    observed: float
-    expected: float
-
-
-class ExactRecord(Record):
-    """A joint distribution that was computed, against the one it should be."""
-
-    total_variation: float
-    """Of whole sequences, between 0 and 1."""
-    tolerance: float
-    """Largest total variation of an implementation that is right."""
-    largest_ratio: float
-    """Largest observed / expected; infinite outside the support."""
-    outside_support: float
-    """Mass of what the target excludes."""
-    crashing: float
-    """Mass of the calls that raise."""
-    method: Literal["branching", "forcing", "coins"]
-    """How the subject's randomness was steered."""
-    runs: int
-    """Calls of the subject."""
-    worst: tuple[SequenceRecord, ...] = ()
-    """Largest absolute differences, largest first."""
-
-
-class TestRecord(Record):
-    """One property judged on one case by one test, or without statistics."""
-
-    __test__: ClassVar[bool] = False  # keeps pytest from collecting the class
-
-    property: str
-    claim: str
-    """What the property says, in one sentence."""
-    evidence: Evidence
-    decision: Decision
-    test: str | None = None
-    """chi-squared, G, support, ...; None where a single observation decides."""
-    statistic: float | None = None
-    df: int | None = None
-    p_value: float | None = None
-    n: int = 0
-    """Observations."""
-    cells: int | None = None
-    """Cells compared after pooling."""
-    strata: int | None = None
-    impossible: int = 0
-    """Observations on cells of probability 0."""
-    alpha: float | None = None
-    """The test's share of the run's false-alarm budget."""
-    detail: str = ""
-    """The contradiction in words, or what it would take to decide."""
-    worst_cells: tuple[CellRecord, ...] = ()
-    exact: ExactRecord | None = None
-    """What was computed, where nothing was sampled."""
-
-
-class NotApplicable(Record):
-    """A property that was not checked, and why."""
-
-    property: str
-    reason: str
-
-
-class CaseRecord(Record):
-    """One subject on one pair under one set of settings."""
-
-    id: str
-    verdict: Verdict
-    reason: str = ""
-    settings: dict[str, JsonValue] = {}
-    """Fields that differ from their neutral values, see `settings_record`."""
-    num_draft_tokens: int | None = None
-    rows: int | None = None
-    """Rows of a batch, at most."""
-    tests: tuple[TestRecord, ...] = ()
-    runs: int = 0
-    tokens: int = 0
-    tv_bound: float | None = None
-    """Upper bound on the total variation distance of the first token's distribution; in a case with
-    exact evidence the distance itself, of whole sequences."""
-    tv_bound_alpha: float | None = None
-    """Probability that the bound fails; 0 for what was computed."""
-    missing: str | None = None
-    """What it would take to decide, where the evidence is too thin."""
-    counters: dict[str, JsonValue] = {}
-    """Counts that the seed determines: rounds, passes, drafted, accepted, ..."""
-    measurements: dict[str, float] = {}
-    """What differs from run to run: seconds by phase, tokens per second, peak memory."""
-    findings: tuple[str, ...] = ()
-    not_applicable: tuple[NotApplicable, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def computed(self) -> bool:
-        """Whether its evidence is exact, from its id."""
-        return self.id.startswith(EXACT)
 
 
 class SubjectRecord(Record):
@@ -195,6 +101,8 @@ class SuiteRecord(Record):
     """The suite that judged."""
 
     version: str
+    properties_sha256: str = ""
+    """Digest of the source of all properties."""
 
 
 class EnvironmentRecord(Record):
@@ -212,7 +120,7 @@ class EnvironmentRecord(Record):
 class Certificate(Record):
     """The result of a certification."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[4] = 4
     verdict: Verdict
     reason: str
     level: Level
@@ -227,12 +135,23 @@ class Certificate(Record):
     alpha: float
     """False-alarm budget of the whole run."""
     tests: int
-    """Number of tests that share it."""
+    """Number of tests that share half of it; the other half is that of all cases together."""
+    log_e: float | None = None
+    """ln E of all cases together, which rejects at ln(1/alpha)."""
     cases: tuple[CaseRecord, ...] = ()
     not_applicable: tuple[NotApplicable, ...] = ()
     """Properties that no case of this run could check."""
     findings: tuple[str, ...] = ()
     """Findings that kept cases from being computed."""
+    remarks: tuple[str, ...] = ()
+    """What the subject does beside its task, such as printing, and what it kept from being
+    explained. They say nothing about what it emits, and do not enter the digest."""
+    kill_table: KillTableRecord | None = None
+    """What this suite catches; None if its table is missing, or that of other properties."""
+    expectations: tuple[ExpectationRecord, ...] = ()
+    """Known failures, without which the verdict is formed, and what became of each."""
+    strict: bool = False
+    """Whether findings count as violations."""
     interrupted: bool = False
     disclaimer: str = DISCLAIMER
     started: datetime
@@ -247,8 +166,18 @@ class Certificate(Record):
         """The digest, as it is written into the file."""
         return self.digest()
 
+    @property
+    def stale(self) -> bool:
+        """Whether a failure is expected that does not occur, so that the run fails."""
+        return any(entry.state == "passes" for entry in self.expectations)
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line returns for it, see `verdict.exit_code`."""
+        return exit_code(self.verdict, interrupted=self.interrupted, stale=self.stale)
+
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of everything but times, measurements and command line.
+        """SHA-256 of the canonical JSON of all but times, measurements, remarks and command line.
 
         The same seed in the same environment gives the same digest.
         """
@@ -288,6 +217,21 @@ class Certificate(Record):
             UsageError: there is no such file, it is no certificate, or its contents do not have
                 the digest it states.
         """
+        certificate, stated = cls.read(path)
+        if stated != certificate.digest():
+            raise UsageError(
+                f"{str(path)!r} states sha256 {stated}, but its contents have "
+                f"{certificate.digest()}; it was changed after it was written"
+            )
+        return certificate
+
+    @classmethod
+    def read(cls, path: str | Path) -> tuple[Self, Any]:
+        """Read a certificate, whatever digest it states, and what it states.
+
+        Raises:
+            UsageError: there is no such file, or it is no certificate.
+        """
         path = Path(path)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -297,16 +241,10 @@ class Certificate(Record):
             raise UsageError(f"{str(path)!r} holds no certificate, but a {type(content).__name__}")
         stated = content.pop("sha256", None)
         try:
-            certificate = cls.model_validate(content)
+            return cls.model_validate(content), stated
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise UsageError(
-                f"{str(path)!r} is no certificate of schema version 1: {where}: {first['msg']}"
+                f"{str(path)!r} is no certificate of schema version 4: {where}: {first['msg']}"
             ) from None
-        if stated != certificate.digest():
-            raise UsageError(
-                f"{str(path)!r} states sha256 {stated}, but its contents have "
-                f"{certificate.digest()}; it was changed after it was written"
-            )
-        return certificate

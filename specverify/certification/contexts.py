@@ -40,23 +40,23 @@ class Contexts:
         """Number of groups."""
         return (self.vocab_size + 1) ** self.suffix
 
-    def groups(self, prompt: Sequence[int], tokens: Tensor, depths: Tensor) -> Tensor:
-        """Group of the context before emitted token `depths[n]` of each run.
+    def groups(self, prompt: Sequence[int], tokens: Tensor, rows: Tensor, depths: Tensor) -> Tensor:
+        """Group of the context before emitted token `depths[m]` of run `rows[m]`.
 
         Args:
             prompt: token ids of the prompt of all runs.
             tokens: long [N, L], emitted tokens.
-            depths: long [N], 0 to L.
+            rows: long [M].
+            depths: long [M], 0 to L.
 
         Returns:
-            long [N].
+            long [M].
         """
-        index = torch.arange(len(tokens))
         history = torch.cat([torch.tensor(prompt).expand(len(tokens), -1), tokens], 1)
-        groups = torch.zeros(len(tokens), dtype=torch.long)
+        groups = torch.zeros(len(rows), dtype=torch.long)
         for back in range(self.suffix, 0, -1):
             place = len(prompt) + depths - back
-            token = torch.where(place >= 0, history[index, place.clamp(min=0)], self.vocab_size)
+            token = torch.where(place >= 0, history[rows, place.clamp(min=0)], self.vocab_size)
             groups = groups * (self.vocab_size + 1) + token
         return groups
 

@@ -1,5 +1,6 @@
 """One case of a decoder: a pair, one set of settings, and the distribution they must give."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,11 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specverify.certification.laws import ForcedLaws, Laws, LawTable, law_table
 from specverify.decoding.scoring import TeacherForced
 from specverify.exact.prefix_tree import PrefixTree
 from specverify.models.protocol import LanguageModel
 from specverify.sampling.tally import Batch
+from specverify.sampling.token_scores import TokenScores
 from specverify.settings import SamplingSettings
+from specverify.statistics.bets import Bets
 from specverify.statistics.goodness import MINIMUM_EXPECTED
 from specverify.stopping import run_lengths
 from specverify.transforms.pipeline import Pipeline
@@ -22,14 +26,18 @@ LOGIT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 a subject may work in float32 on what a float64 model returns."""
 COARSE_TOLERANCE = 5e-2
 """The same for half-width models."""
+SLACK = {torch.float64: 1e-7, torch.float32: 5e-6}
+"""eta: how much larger than the reference a probability may be, relatively, and on average over
+the tokens of a run, because passes differ in their last bits. It is what a bet has to gain a token
+before it counts (statistics.md section 2, tolerance form)."""
 
 
 @dataclass(frozen=True)
 class DecoderCase:
     """What a decoder is asked to do, and the reference it is compared with.
 
-    Runs are cut at K + 2 tokens: the shortest that show the bonus position and a token after it
-    (algorithms.md section 5).
+    Runs are cut at K + 2 tokens unless more are asked for: the shortest that show the bonus
+    position and a token after it (algorithms.md section 5).
     """
 
     id: str
@@ -42,6 +50,9 @@ class DecoderCase:
     """Runs that will be sampled, over all prompts."""
     rows: int
     """Sequences handed to the reference models at once."""
+    leak_limit: float = 2e-2
+    """Largest bound on the mass moved towards the draft at which a case is preserved, for
+    vocabularies too large for an agnostic bound."""
 
     @property
     def length(self) -> int:
@@ -63,6 +74,47 @@ class DecoderCase:
         )
 
     @cached_property
+    def raw(self) -> bool:
+        """Whether the distributions before transforms differ, in a way that a bet can use."""
+        pipeline = Pipeline.from_settings(self.settings, self.target.vocab_size)
+        return not (pipeline.neutral or self.settings.greedy)
+
+    @cached_property
+    def forced(self) -> tuple[ForcedLaws, ...]:
+        """Laws along runs, by prompt, each computed anew."""
+        models = zip(self.target_forced, self.draft_forced, strict=True)
+        return tuple(ForcedLaws(target, draft, raw=self.raw) for target, draft in models)
+
+    @cached_property
+    def table(self) -> LawTable | None:
+        """Laws to look up, where few contexts can occur."""
+        return law_table(
+            self.target,
+            self.draft,
+            self.settings,
+            self.prompts,
+            self.num_draft_tokens + 2,
+            lambda: self.forced,
+            raw=self.raw,
+        )
+
+    def laws(self, prompt: int, tokens: torch.Tensor) -> Laws:
+        """Laws along runs of one prompt, long [N, L] with L at most `length`."""
+        if self.table is None:
+            return self.forced[prompt].along(tokens)
+        return self.table.laws(self.table.keys(prompt, tokens))
+
+    @property
+    def strata(self) -> int:
+        """Groups of tokens by position and by whether the token before may be a correction."""
+        return 2 * (self.num_draft_tokens + 2)
+
+    def new_scores(self) -> TokenScores:
+        """Empty sums for the e-processes."""
+        lags = max(1, min(self.length - 1, 2 * (self.num_draft_tokens + 1)))
+        return TokenScores(self.strata, self.bets, lags)
+
+    @cached_property
     def trees(self) -> tuple[PrefixTree, ...]:
         """The stopped joint distribution of a run, by prompt, merged below an expected count."""
         minimum_mass = min(0.5, MINIMUM_EXPECTED * len(self.prompts) / max(1, self.runs))
@@ -70,7 +122,7 @@ class DecoderCase:
             PrefixTree.grow(
                 forced,
                 self.target.vocab_size,
-                self.length,
+                min(self.length, self.num_draft_tokens + 2),
                 self._ends,
                 minimum_mass=minimum_mass,
             )
@@ -79,25 +131,31 @@ class DecoderCase:
 
     def first_token(self, prompt: int) -> NDArray[np.float64]:
         """Distribution of the first token after a prompt, [V]."""
-        return self.target_forced[prompt](np.zeros((1, 0), np.int64))[0]
+        return self._first_tokens[prompt]
 
-    def judge(self, prompt: int, tokens: torch.Tensor) -> tuple[Batch, torch.Tensor]:
+    @cached_property
+    def _first_tokens(self) -> tuple[NDArray[np.float64], ...]:
+        return tuple(forced(np.zeros((1, 0), np.int64))[0] for forced in self.target_forced)
+
+    @cached_property
+    def bets(self) -> Bets:
+        """What every token is bet against."""
+        return Bets.standard(raw=self.raw)
+
+    def judge(self, prompt: int, tokens: torch.Tensor, probs: torch.Tensor) -> Batch:
         """Compare runs of one prompt, long [N, L], with what the settings allow.
 
-        Returns:
-            The runs as they are tallied, and the target's distributions along them, float64
-            [N, min(L, length), V].
+        Args:
+            prompt: index of their prompt.
+            tokens: the runs.
+            probs: float64 [N, min(L, length), V], the target's distributions along them.
         """
         required, _ = run_lengths(tokens, self.settings)
-        # What follows the length limit is wrong anyway, and may not fit in the target's window.
-        within = tokens[:, : self.length]
-        probs = self.target_forced[prompt].along(within)
-        batch = Batch(
+        return Batch(
             tokens=tokens.numpy(),
             required_lengths=required.numpy(),
-            impossible=self._impossible(prompt, within, probs).numpy(),
+            impossible=self._impossible(prompt, tokens[:, : self.length], probs).numpy(),
         )
-        return batch, probs
 
     def _ends(self, prefixes: NDArray[np.int64]) -> NDArray[np.bool_]:
         required, _ = run_lengths(torch.from_numpy(np.ascontiguousarray(prefixes)), self.settings)
@@ -141,12 +199,20 @@ class DecoderCase:
         return Pipeline.from_settings(self.settings, self.target.vocab_size).random
 
     @cached_property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the target's logits."""
+        prompt = torch.tensor([self.prompts[0]])
+        return self.target.start(prompt).extend(prompt[:, -1:]).dtype
+
+    @property
     def tolerance(self) -> float:
         """How far a subject's logits may be off."""
-        logits = self.target.start(torch.tensor([self.prompts[0]])).extend(
-            torch.tensor([self.prompts[0][-1:]])
-        )
-        return LOGIT_TOLERANCE.get(logits.dtype, COARSE_TOLERANCE)
+        return LOGIT_TOLERANCE.get(self.dtype, COARSE_TOLERANCE)
+
+    @property
+    def slack(self) -> float:
+        """ln(1 + eta), what a bet has to gain a token before it counts."""
+        return math.log1p(SLACK.get(self.dtype, COARSE_TOLERANCE))
 
 
 def runs_for(tokens: int, length: int, prompts: Sequence[object]) -> int:

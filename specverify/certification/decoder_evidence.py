@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from specverify.certification.case_tally import CaseTally
 from specverify.certification.decoder_case import DecoderCase
 from specverify.certification.positions import position_label
 from specverify.certification.round_ends import round_end_label
@@ -15,23 +16,41 @@ from specverify.subjects.protocols import Subject
 
 @dataclass(frozen=True)
 class DecoderEvidence:
-    """Tallies of one case: runs by prompt, first rounds and positions over all prompts."""
+    """Tallies of one case, and what bets on its shards in their order came to."""
 
     subject: Subject
     case: DecoderCase
-    tallies: tuple[Tally, ...]
-    first_rounds: FirstRounds
-    positions: ContextTally
+    tally: CaseTally
+    full: bool = True
+    """Whether all numbers are wanted, or only those that decide."""
+    looks: int = 1
+    """Times at which a fixed-n bound may be looked at."""
+    log_threshold: float = 0.0
+    """ln E at which a test rejects."""
+    log_positions: float = 0.0
+    """ln E of tokens by position and context, see `statistics.tilt`."""
+    log_corrections: float = 0.0
+    log_bonuses: float = 0.0
 
     @property
     def runs(self) -> int:
         """Runs tallied."""
-        return sum(tally.runs for tally in self.tallies)
+        return self.tally.runs
 
     @property
     def tokens(self) -> int:
         """Tokens tallied."""
-        return sum(tally.tokens for tally in self.tallies)
+        return self.tally.tokens
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """Runs by prompt."""
+        return self.tally.tallies
+
+    @property
+    def first_rounds(self) -> FirstRounds:
+        """First rounds over all prompts."""
+        return self.tally.first_rounds
 
     @property
     def reports_acceptance(self) -> bool:
@@ -63,7 +82,7 @@ class DecoderEvidence:
 
     def each_position(self) -> Strata:
         """Tokens by their position in the run and the token before them."""
-        return self._by_context(self.positions, position_label)
+        return self._by_context(self.tally.positions, position_label)
 
     def corrections(self) -> Strata:
         """Corrections of first rounds, by the last tokens of their contexts."""

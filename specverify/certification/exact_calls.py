@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from specverify.errors import CannotSteer, SubjectError, SubjectTimeout
 from specverify.exact.distribution import JointDistribution
+from specverify.exact.programs import SEPARATOR
 from specverify.subjects.guard import run_guarded
 from specverify.subjects.protocols import Subject
 
@@ -24,14 +26,17 @@ class SteeredCalls:
     subject: Subject
     time_limit: float
     """Seconds for a single call."""
-    seconds: float = SECONDS
-    """Seconds for all of them together."""
+    seconds: float | None = None
+    """Seconds for all of them together; `SECONDS` when omitted, or the limit of a call if it is
+    larger."""
     function: Callable[..., Any] | None = None
     """What to call in place of the subject's own function."""
     findings: dict[str, None] = field(default_factory=dict)
     """Remarks of the calls, each once."""
 
     def __post_init__(self) -> None:
+        if self.seconds is None:
+            self.seconds = max(SECONDS, self.time_limit)
         self._end = time.monotonic() + self.seconds
         self._function = self.subject.call if self.function is None else self.function
 
@@ -69,14 +74,16 @@ class SteeredCalls:
 
 
 def check_tokens(subject: Subject, joint: JointDistribution, vocab_size: int) -> None:
-    """Refuse tuples that are no output at all.
+    """Refuse outcomes that are no output at all, of one row or of several.
 
     Raises:
         SubjectError: no token, or one outside the vocabulary, is emitted with some probability.
     """
     for tokens, mass in joint.probabilities.items():
         wrong = [token for token in tokens if token >= vocab_size]
-        if wrong or not tokens:
+        # Rows that hold tokens: one more than there are separators, if none is empty.
+        rows = sum(not between for between, _ in groupby(tokens, SEPARATOR.__eq__))
+        if wrong or rows <= tokens.count(SEPARATOR):
             what = f"the token {wrong[0]}" if wrong else "a row that holds no token"
             raise SubjectError(
                 f"subject {subject.name!r} emits {what} with probability {mass:.3g}; every call "

@@ -8,8 +8,10 @@ from specverify.certification.exact_edges import EdgeCoins
 from specverify.exact.compare_round import WORST, Deviation, RoundComparison
 from specverify.exact.distribution import JointDistribution
 from specverify.exact.joint import Joint, largest_ratio, outside_support, total_variation
+from specverify.exact.lossy_round import lossy_round_distribution
 from specverify.exact.round import Round
 from specverify.subjects.protocols import Subject
+from specverify.verification.lossy import LossyContract
 
 ALGORITHMIC = 1e-12
 """Largest total variation where everything is computed in float64 (design.md section 1)."""
@@ -72,6 +74,14 @@ class Comparison:
             tuple(found[:WORST]),
         )
 
+    @classmethod
+    def of_lossy_round(
+        cls, contract: LossyContract, round: Round, joint: JointDistribution
+    ) -> "Comparison":
+        """Of one round, as it was emitted, against what its contract says."""
+        expected = lossy_round_distribution(contract.acceptance, contract.correction, round)
+        return cls.of_runs(joint.probabilities, expected, sum(joint.crashes.values()))
+
     @property
     def certain(self) -> float:
         """Total variation whatever the runs that crashed would have emitted."""
@@ -108,6 +118,8 @@ class ExactEvidence:
     """How two rows share a number in a way that leaves nothing to compare."""
     rows_unknown: str | None = None
     """Why they could not be compared otherwise."""
+    to_target: float | None = None
+    """Of a rule with a lossy contract: total variation from the target, which is not judged."""
     edges: EdgeCoins | None = None
     """For the rounds on which a rule's coins are chosen too."""
     findings: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ def steer_rule(subject: Subject, case: RoundCase, seed: int, time_limit: float) 
     """
     declared = subject.capabilities
     one_by_one = declared.coins is not None and not declared.batch
-    calls = SteeredCalls(subject, time_limit, function=_row_by_row(subject) if one_by_one else None)
+    calls = SteeredCalls(subject, time_limit, function=row_by_row(subject) if one_by_one else None)
 
     joint = joint_distribution(
         calls,
@@ -52,7 +52,13 @@ def steer_rule(subject: Subject, case: RoundCase, seed: int, time_limit: float) 
         maximum_runs=MAXIMUM_RUNS,
     )
     check_tokens(subject, joint, case.round.vocab_size)
-    compared = compare_round(case.round, joint.probabilities)
+    comparison = Comparison.of_round(compare_round(case.round, joint.probabilities))
+    to_target = None
+    if declared.lossy is not None:
+        to_target = comparison.total_variation
+        comparison = Comparison.of_lossy_round(declared.lossy, case.round, joint)
+    # What a lossy rule may emit is not what is possible for the target.
+    edges = case.edge_coins and declared.lossy is None
     rows, sharing, unknown = None, None, None
     if case.rows_compared and declared.batch and declared.coins is None:
         try:
@@ -65,18 +71,19 @@ def steer_rule(subject: Subject, case: RoundCase, seed: int, time_limit: float) 
         subject,
         case,
         joint,
-        Comparison.of_round(compared),
+        comparison,
         tolerance_of(subject, float64=case.round.dtype == torch.float64),
         case.round,
         rows,
         sharing,
         unknown,
-        edge_coins_of(subject, case.round, seed, time_limit) if case.edge_coins else None,
+        to_target,
+        edge_coins_of(subject, case.round, seed, time_limit) if edges else None,
         calls.remarks(joint),
     )
 
 
-def _row_by_row(subject: Subject) -> Callable[..., Any]:
+def row_by_row(subject: Subject) -> Callable[..., Any]:
     """A rule of one row a call as one of many rows, which feeding coins asks for."""
 
     def kernel(*arguments: Any, **coins: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from specverify.certification.certificate import CaseRecord, NotApplicable, TestRecord
 from specverify.certification.exact_evidence import ExactEvidence
@@ -17,7 +18,7 @@ from specverify.certification.judge import case_verdict, test_records
 from specverify.certification.records import settings_record
 from specverify.certification.registry import Property
 from specverify.certification.verdict import Verdict, listed, worst
-from specverify.errors import CannotSteer, CoupledRandomness, SubjectError
+from specverify.errors import CannotSteer, CoupledRandomness, OutsideRandomness, SubjectError
 from specverify.statistics.budget import Budget
 from specverify.subjects.protocols import Subject
 
@@ -35,7 +36,7 @@ def exact_cases(subject: Subject, presets: Sequence[str]) -> Sequence[Case]:
         return exact_rounds(subject.capabilities.algorithm)
     if subject.kind == "transform":
         return transformed_cases(subject.reference)
-    return exact_runs(subject, presets)
+    return exact_runs(subject, presets) if subject.capabilities.tiny_models else ()
 
 
 def run_exact_case(
@@ -57,12 +58,12 @@ def run_exact_case(
     except CannotSteer as refusal:
         return refusal
     except SubjectError as error:
-        return CaseRecord(id=case.id, verdict="error", reason=str(error), **_of_case(case))
+        return CaseRecord(id=case.id, verdict="error", reason=str(error), **case_fields(case))
     records: list[TestRecord] = []
     findings = list(evidence.findings)
     skipped: list[NotApplicable] = []
     if evidence.rows_unknown is not None:
-        skipped.append(NotApplicable(property="exact.randomness", reason=evidence.rows_unknown))
+        skipped.append(NotApplicable(property="randomness.own_draws", reason=evidence.rows_unknown))
     for property in properties:
         outcome = property.check(evidence, budget.alpha)
         if not outcome.asked:
@@ -73,17 +74,21 @@ def run_exact_case(
         records += test_records(property, outcome, budget, "exact")
         findings += outcome.findings
     verdict, reason = _verdict(evidence, records)
+    distance = evidence.to_target
+    if distance is None:
+        distance = evidence.comparison.total_variation
     return CaseRecord(
         id=case.id,
         verdict=verdict,
         reason=reason,
         tests=tuple(records),
-        tv_bound=evidence.comparison.total_variation,
+        tv_bound=distance,
         tv_bound_alpha=0.0,
         findings=tuple(dict.fromkeys(findings)),
         not_applicable=tuple(skipped),
+        error=_crashes(evidence) if verdict == "violated" else "",
         seconds=time.perf_counter() - begin,
-        **_of_case(case),
+        **case_fields(case),
     )
 
 
@@ -93,13 +98,24 @@ def refused(refusals: Mapping[str, CannotSteer]) -> Iterator[tuple[str, str]]:
     for case, refusal in refusals.items():
         cases.setdefault(str(refusal), []).append(case)
     for reason, ids in cases.items():
-        yield "exact.*", f"in {listed(ids)}: {reason}"
+        yield "exact/*", f"in {listed(ids)}: {reason}"
 
 
 def coupled(refusals: Mapping[str, CannotSteer]) -> tuple[str, ...]:
     """Refusals that are mistakes of the subject, each once."""
     mistakes = (refusal for refusal in refusals.values() if isinstance(refusal, CoupledRandomness))
     return tuple(dict.fromkeys(f"couples its randomness: {refusal}" for refusal in mistakes))
+
+
+def undetermined(refusals: Mapping[str, CannotSteer], subject: Subject) -> tuple[str, ...]:
+    """Refusals of a subject that is to draw everything from its generator and does not, each once.
+
+    One that declares the global generators may draw from all of them, and not all can be followed.
+    """
+    if not subject.capabilities.generator:
+        return ()
+    outside = (refusal for refusal in refusals.values() if isinstance(refusal, OutsideRandomness))
+    return tuple(dict.fromkeys(f"is not determined by its seed: {refusal}" for refusal in outside))
 
 
 def _steer(subject: Subject, case: Case, seed: int, time_limit: float) -> ExactEvidence:
@@ -112,20 +128,31 @@ def _steer(subject: Subject, case: Case, seed: int, time_limit: float) -> ExactE
 
 def _verdict(evidence: ExactEvidence, records: Sequence[TestRecord]) -> tuple[Verdict, str]:
     verdict, reason = case_verdict(records)
-    if evidence.joint.crashes:
-        failed = "; ".join(
-            f"with probability {mass:.3g} {text.removeprefix('SubjectError: ')}"
-            for text, mass in evidence.joint.crashes.items()
-        )
+    if failed := _crashes(evidence):
         reason = f"{reason}; {failed}" if verdict == "violated" else failed
         return worst([verdict, "error"]), reason
+    if verdict == "preserved" and evidence.to_target is not None:
+        contract = evidence.subject.capabilities.lossy
+        assert contract is not None
+        return "lossy-as-declared", (
+            f"exact: as {contract.name} says, TV {evidence.to_target:.3g} from the target over "
+            f"{evidence.case.size}"
+        )
     if verdict == "preserved":
         distance = evidence.comparison.total_variation
         return verdict, f"exact: TV {distance:.1e} over {evidence.case.size}"
     return verdict, reason
 
 
-def _of_case(case: Case) -> dict:
+def _crashes(evidence: ExactEvidence) -> str:
+    return "; ".join(
+        f"with probability {mass:.3g} {text.removeprefix('SubjectError: ')}"
+        for text, mass in evidence.joint.crashes.items()
+    )
+
+
+def case_fields(case: Case) -> dict[str, Any]:
+    """Fields of a record that say what the case is."""
     settings = {}
     if isinstance(case, RunCase):
         settings = settings_record(case.settings)

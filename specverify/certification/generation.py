@@ -4,14 +4,14 @@ from typing import Any
 
 from torch import Generator, Tensor
 
-from specverify.certification.sampled import Generate
+from specverify.certification.shard import Generate
 from specverify.decoding.output import DecoderOutput
 from specverify.decoding.speculative import SpeculativeDecoder
 from specverify.drafting.draft_model import DraftModel
 from specverify.drafting.schedule import Fixed
 from specverify.models.protocol import LanguageModel
 from specverify.settings import SamplingSettings
-from specverify.subjects.calling import call_decoder
+from specverify.subjects.calling import call_decoder, call_decoder_by_row
 from specverify.subjects.guard import Call
 from specverify.subjects.protocols import Subject
 from specverify.subjects.rule_decoder import rule_as_verification
@@ -25,11 +25,25 @@ def decoder_generation(
     num_draft_tokens: int,
     time_limit: float,
 ) -> Generate:
-    """Runs of a decoder subject."""
+    """Runs of a decoder subject, the values of its output unchecked: `ShardSampler` does that."""
 
     def generate(
         prompt_ids: Tensor, attention_mask: Tensor, generator: Generator
     ) -> Call[DecoderOutput]:
+        if not subject.capabilities.batch:
+            prompts = [
+                ids[shown.bool()] for ids, shown in zip(prompt_ids, attention_mask, strict=True)
+            ]
+            return call_decoder_by_row(
+                subject,
+                target,
+                draft,
+                prompts,
+                settings,
+                num_draft_tokens,
+                generator,
+                time_limit=time_limit,
+            )
         return call_decoder(
             subject,
             target,
@@ -40,6 +54,7 @@ def decoder_generation(
             num_draft_tokens,
             generator,
             time_limit=time_limit,
+            check_values=False,
         )
 
     return generate

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from specverify.certification.decoder_case import DecoderCase, runs_for
 from specverify.certification.generation import decoder_generation, rule_generation
-from specverify.certification.presets import presets, restrict
+from specverify.certification.limits import LONGEST_RUN, MOST_DRAFT_TOKENS, MOST_TOKENS
+from specverify.certification.portable import portable_pair, portable_subject
+from specverify.certification.presets import FOR_RULES, presets, restrict
 from specverify.certification.profiles import ROWS, Speed, profile_named
-from specverify.certification.sampled import Generate
+from specverify.certification.shard import Generate
 from specverify.decoding.scoring import TeacherForced
 from specverify.errors import UsageError
 from specverify.models.pairs import ModelClass, Pair
@@ -28,8 +31,47 @@ class PlannedCase:
     case: DecoderCase
     generate: Generate
     rows: int
-    dropped: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
     """Settings of the preset that the subject does not honour."""
+    request: "PlanRequest | None" = None
+    """What another process plans the same case from."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """All that a plan depends on; it can be pickled if its subject and its pair can."""
+
+    subject: Subject
+    pair: Pair
+    settings: Mapping[str, SamplingSettings] | None
+    profile: str
+    num_draft_tokens: int | None
+    tokens: int | None
+    time_limit: float
+    run_length: int | None
+
+    def plan(self) -> "Plan":
+        """Lay out the cases."""
+        return plan_decoder(
+            self.subject,
+            self.pair,
+            self.settings,
+            profile=self.profile,
+            num_draft_tokens=self.num_draft_tokens,
+            tokens=self.tokens,
+            time_limit=self.time_limit,
+            run_length=self.run_length,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {
+            "subject": portable_subject(self.subject),
+            "pair": portable_pair(self.pair),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        made = {"subject": state["subject"](), "pair": state["pair"]()}
+        self.__dict__.update(state | made)
 
 
 @dataclass(frozen=True)
@@ -54,40 +96,45 @@ def plan_decoder(
     num_draft_tokens: int | None,
     tokens: int | None,
     time_limit: float,
+    run_length: int | None = None,
 ) -> Plan:
     """Lay out the cases of a decoder or rule subject.
 
     Args:
         subject: what is tested.
         pair: what it is tested on.
-        settings: by name; the presets when None.
+        settings: by name; the presets when None, of a rule those that it can tell apart.
         profile: how many tokens to sample.
         num_draft_tokens: K; the pair's own when None.
         tokens: over all cases; the profile's number when None.
         time_limit: seconds for one call.
+        run_length: tokens a run has at most; K + 2 when None.
 
     Raises:
         UsageError: something is out of range, or subject, pair and settings do not go together.
     """
+    request = PlanRequest(
+        subject, pair, settings, profile, num_draft_tokens, tokens, time_limit, run_length
+    )
+    k = pair.num_draft_tokens if num_draft_tokens is None else num_draft_tokens
+    _check_sizes(k, tokens, run_length)
     target, draft = pair.open("language_model")
     model_class = _model_class(subject, pair)
     # Models of its own, since a subject may change what it is handed.
     models = pair.open(model_class)
     for role, model in (("target", target), ("draft", draft)):
         _check_logits(pair, role, model)
-    k = pair.num_draft_tokens if num_draft_tokens is None else num_draft_tokens
-    if k < 1:
-        raise UsageError(f"num_draft_tokens={k}; a certification needs at least 1 draft token")
     speed = _speed(subject, model_class, target)
     usual = profile_named(profile).tokens[speed]
     total = usual if tokens is None else tokens
-    if total < 1:
-        raise UsageError(f"tokens={total}; a certification needs at least 1 token")
     usual_settings = pair_presets(pair, target)
-    chosen, left_out = _applicable(subject, settings or usual_settings, usual_settings)
+    if settings is None:
+        names = FOR_RULES if subject.kind == "rule" else tuple(usual_settings)
+        settings = {name: usual_settings[name] for name in names}
+    chosen, left_out = _applicable(subject, settings, usual_settings)
     cases = []
     for name, (kept, dropped) in chosen.items():
-        length = k + 2
+        length = k + 2 if run_length is None else run_length
         if "max_new_tokens" in kept.model_fields_set:
             length = min(kept.max_new_tokens, length)
         least = min(kept.min_new_tokens, length)
@@ -104,10 +151,12 @@ def plan_decoder(
             draft=draft,
             runs=runs_for(total // len(chosen), length, pair.prompts),
             rows=ROWS["table"] if isinstance(target, TableModel) else ROWS["batch"],
+            leak_limit=profile_named(profile).leak_limit,
         )
         arguments = (subject, *models, kept, k, time_limit)
         generation = rule_generation if subject.kind == "rule" else decoder_generation
-        cases.append(PlannedCase(case, generation(*arguments), ROWS[speed], tuple(dropped)))
+        made = generation(*arguments)
+        cases.append(PlannedCase(case, made, ROWS[speed], tuple(dropped), request))
     for planned in cases:
         # Enumerated now, so that settings which leave a prefix no token are refused before any
         # call of the subject.
@@ -116,12 +165,34 @@ def plan_decoder(
         tuple(cases),
         _dtype(as_language_model(models[0]), pair),
         tuple(left_out),
-        tuple(
-            name
-            for name in chosen
-            if (settings or usual_settings)[name] == usual_settings.get(name)
-        ),
+        tuple(name for name in chosen if settings[name] == usual_settings.get(name)),
     )
+
+
+def _check_sizes(num_draft_tokens: int, tokens: int | None, run_length: int | None) -> None:
+    """Refuse numbers that ask for nothing, or for more than can be done."""
+    k = num_draft_tokens
+    if k < 1:
+        raise UsageError(f"num_draft_tokens={k}; a certification needs at least 1 draft token")
+    if k > MOST_DRAFT_TOKENS:
+        raise UsageError(
+            f"num_draft_tokens={k}; a round has at most {MOST_DRAFT_TOKENS} draft tokens here, and "
+            "a few show every mistake that more do: give fewer (--num-draft-tokens)"
+        )
+    if run_length is not None and run_length < 1:
+        raise UsageError(f"run_length={run_length}; a run has at least 1 token")
+    if run_length is not None and run_length > LONGEST_RUN:
+        raise UsageError(
+            f"run_length={run_length}; a run has at most {LONGEST_RUN:,} tokens: give fewer "
+            "(--run-length), K + 2 show every position of a block"
+        )
+    if tokens is not None and tokens < 1:
+        raise UsageError(f"tokens={tokens}; a certification needs at least 1 token")
+    if tokens is not None and tokens > MOST_TOKENS:
+        raise UsageError(
+            f"tokens={tokens}; at most {MOST_TOKENS:,} can be sampled: give fewer (--tokens), and "
+            "ask `specverify power` how many a deviation needs"
+        )
 
 
 def pair_presets(pair: Pair, target: LanguageModel) -> dict[str, SamplingSettings]:

@@ -1,10 +1,10 @@
 """Every token of a run held against its own distribution, by its position in the run."""
 
-import torch
 from torch import Tensor
 
 from specverify.certification.contexts import Contexts
 from specverify.certification.decoder_case import DecoderCase
+from specverify.certification.laws import law_rows
 from specverify.sampling.context_tally import ContextTally, DrawnTokens
 
 
@@ -26,20 +26,16 @@ def count_positions(
         probs: float64 [N, min(L, length), V], the target's distributions along the runs.
     """
     contexts = _contexts(case)
-    for position in range(probs.shape[1]):
-        rows = (tokens[:, position] >= 0).nonzero().squeeze(1)
-        depths = torch.full((len(rows),), position)
-        groups = contexts.groups(case.prompts[prompt], tokens[rows], depths)
-        drawn = tokens[rows, position]
-        laws = probs[rows, position]
-        possible = laws.gather(1, drawn[:, None]).squeeze(1) > 0
-        tally.add(
-            DrawnTokens(
-                (groups + position * contexts.count)[possible].numpy(),
-                drawn[possible].numpy(),
-                laws[possible].numpy(),
-            )
+    present = tokens[:, : probs.shape[1]] >= 0
+    rows, positions = present.nonzero(as_tuple=True)
+    groups = contexts.groups(case.prompts[prompt], tokens, rows, positions)
+    tally.add(
+        DrawnTokens(
+            (groups + positions * contexts.count).numpy(),
+            tokens[rows, positions].numpy(),
+            law_rows(probs, present).numpy(),
         )
+    )
 
 
 def position_label(case: DecoderCase, group: int) -> str:

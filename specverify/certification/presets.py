@@ -1,6 +1,7 @@
 """The settings a subject is certified under when the user names none."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from specverify.settings import SamplingSettings
 
 CONTRACT_FIELDS = frozenset({"dialect", "max_new_tokens", "temperature"})
 """Settings every subject must honour; the rest it may decline in its capabilities."""
+
+FOR_RULES = ("plain", "filtered", "greedy")
+"""Presets that a rule can tell apart. It sees distributions: not whether a penalty made them, nor
+where a run stops."""
 
 
 def presets(
@@ -72,7 +77,7 @@ def read_settings(
     if text in available:
         return {text: available[text]}
     name, source = "custom", text
-    if not text.lstrip().startswith("{"):
+    if not _is_json(text):
         path = Path(text)
         try:
             found = path.is_file()
@@ -81,6 +86,12 @@ def read_settings(
             raise SettingsError(f"settings {text!r} are not text in UTF-8; save them so") from None
         except OSError as error:
             raise SettingsError(f"settings {text!r} cannot be read: {error.strerror}") from None
+        if not found and _is_path(text):
+            raise SettingsError(
+                f"there is no settings file {text!r}; name one that exists, seen from "
+                f"{Path.cwd().name or '/'!r}, a preset ({', '.join(available)}), or give JSON "
+                "itself"
+            )
         if not found:
             raise SettingsError(
                 f"no settings named {text!r}{did_you_mean(text, available)}; choose one of "
@@ -89,14 +100,44 @@ def read_settings(
             )
         name = path.stem
     try:
-        fields: Any = json.loads(source)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise SettingsError(f"settings {text!r} are not valid JSON: {error}") from None
+        fields: Any = json.loads(source, object_pairs_hook=_without_repeats)
+    except SettingsError:
+        raise
+    except (ValueError, RecursionError) as error:  # also for a number of too many digits
+        raise SettingsError(f"settings {text[:200]!r} are not valid JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise SettingsError(f"settings must be a JSON object of fields, not {fields!r}")
+        raise SettingsError(
+            f"settings must be a JSON object of fields, such as '{{\"temperature\": 0.7}}', not "
+            f"{fields!r}"
+        )
     for field, value in fields.items():
         if field not in SamplingSettings.model_fields:
             known = SamplingSettings.model_fields
             remedy = did_you_mean(field, known) or f"; the fields are {', '.join(known)}"
             raise SettingsError(f"{field}={value!r}: settings have no such field{remedy}")
     return {name: SamplingSettings(**fields)}
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is JSON, or was meant to be: an object, broken or not, or any other value."""
+    if text.lstrip().startswith("{"):
+        return True
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text.lstrip().startswith("[")
+    return True
+
+
+def _is_path(text: str) -> bool:
+    return text.lower().endswith(".json") or "/" in text or os.sep in text
+
+
+def _without_repeats(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that is there twice, one value would be dropped without a word."""
+    fields = dict(entries)
+    if len(fields) < len(entries):
+        keys = [key for key, _ in entries]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise SettingsError(f"settings give {repeated!r} more than once; leave one of them")
+    return fields

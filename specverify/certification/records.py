@@ -1,12 +1,19 @@
 """Filling the certificate's records from the things they describe."""
 
+import hashlib
+import importlib
 import math
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from specverify import __version__
 from specverify.certification.certificate import EnvironmentRecord, SubjectRecord, SuiteRecord
+from specverify.certification.plan import Plan
+from specverify.certification.registry import SUITE
+from specverify.models.pairs import Pair
 from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Subject
 from specverify.subjects.provenance import distribution_of, source_sha256
@@ -25,9 +32,49 @@ def subject_record(subject: Subject) -> SubjectRecord:
     )
 
 
+def run_manifest(
+    subject: Subject, pair: Pair, plan: Plan, seed: int, profile: str
+) -> dict[str, Any]:
+    """Everything that decides what a shard of a run holds, so that shards of another are refused.
+
+    Code that a subject calls outside its own package is not known here.
+    """
+    return {
+        "subject": subject_record(subject).model_dump(mode="json"),
+        "suite": suite_record().model_dump(mode="json"),
+        "environment": environment_record(dtype=plan.dtype).model_dump(mode="json"),
+        "pair": pair.name,
+        "prompts": [list(prompt) for prompt in pair.prompts],
+        "seed": seed,
+        "profile": profile,
+        "cases": [
+            {
+                "id": planned.case.id,
+                "settings": settings_record(planned.case.settings),
+                "num_draft_tokens": planned.case.num_draft_tokens,
+                "runs": planned.case.runs,
+                "rows": planned.rows,
+            }
+            for planned in plan.cases
+        ],
+    }
+
+
 def suite_record() -> SuiteRecord:
-    """The version of specverify."""
-    return SuiteRecord(version=__version__)
+    """The version of specverify, and what it asks."""
+    return SuiteRecord(version=__version__, properties_sha256=property_digest())
+
+
+@cache
+def property_digest() -> str:
+    """SHA-256 of the source of all properties: two suites with the same one ask the same."""
+    package = importlib.import_module(SUITE)
+    digest = hashlib.sha256()
+    for folder in sorted(set(package.__path__)):
+        for path in sorted(Path(folder).glob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()
 
 
 def environment_record(device: str = "cpu", dtype: str = "float32") -> EnvironmentRecord:

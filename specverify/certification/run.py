@@ -1,69 +1,133 @@
 """Certifying a subject: plan, run, judge, write down."""
 
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
 
-from specverify.certification.certificate import CaseRecord, Certificate, Level, NotApplicable
-from specverify.certification.decoder_run import run_decoder_case
-from specverify.certification.exact_run import coupled, exact_cases, refused, run_exact_case
+from specverify.certification.asked import asked_of
+from specverify.certification.blocked import with_blocked
+from specverify.certification.certificate import CaseRecord, Certificate, NotApplicable
+from specverify.certification.decoder_run import Sampling
+from specverify.certification.exact_run import coupled, refused, undetermined
+from specverify.certification.expected import Expected, Known, expectations_of
+from specverify.certification.explain import explained
+from specverify.certification.fuzzing.asked import Searching, fuzzing_of
+from specverify.certification.kill_record import kill_record
+from specverify.certification.limits import ALPHA, LARGEST_ALPHA, LARGEST_SEED, SMALLEST_ALPHA
+from specverify.certification.overall import beside_expected, overall
+from specverify.certification.phases import (
+    Progress,
+    Run,
+    collect,
+    decoder_records,
+    exact_records,
+    global_generators_kept,
+    probe_records,
+    single_threaded,
+    transform_records,
+)
 from specverify.certification.plan import Plan, plan_decoder
+from specverify.certification.probes.run import skipped
 from specverify.certification.profiles import profile_named
-from specverify.certification.progress import ProgressEvent
-from specverify.certification.records import environment_record, subject_record, suite_record
-from specverify.certification.registry import Property, properties_of
-from specverify.certification.transform_case import TransformCase, transform_cases
-from specverify.certification.transform_run import run_transform_case
-from specverify.certification.verdict import Verdict, listed, worst
-from specverify.errors import CannotSteer, OutsideRandomness, UsageError
+from specverify.certification.records import (
+    environment_record,
+    run_manifest,
+    subject_record,
+    suite_record,
+)
+from specverify.certification.registry import properties_of
+from specverify.certification.summary import level_of
+from specverify.certification.together import with_adjusted
+from specverify.errors import UsageError
 from specverify.models.pairs import Pair, load_pair
+from specverify.sampling.engines import Engine, InProcess
+from specverify.sampling.processes import Processes
+from specverify.sampling.store import ShardStore
 from specverify.settings import SamplingSettings
-from specverify.statistics.budget import Budget
 from specverify.subjects.guard import DEFAULT_TIME_LIMIT
 from specverify.subjects.protocols import Subject
-from specverify.subjects.registry import load_subject
-
-ALPHA = 1e-6
-"""Probability that a run of a right implementation raises any alarm."""
-
-_REFUSED = 3
-"""Exact cases refused from the start after which a subject counts as one that cannot be steered."""
-
-Progress = Callable[[ProgressEvent], None]
+from specverify.subjects.registry import as_subject
+from specverify.subjects.side_effects import lifted
+from specverify.subjects.watchdog import LONGEST
 
 
 def certify(
-    subject: Subject | str,
+    subject: Subject | Callable[..., Any] | str,
     pair: Pair | str = "toy",
     *,
     settings: Mapping[str, SamplingSettings] | None = None,
     profile: str = "quick",
     seed: int = 0,
+    alpha: float = ALPHA,
     progress: Progress | None = None,
     time_limit: float = DEFAULT_TIME_LIMIT,
     num_draft_tokens: int | None = None,
     tokens: int | None = None,
+    run_length: int | None = None,
     exact: bool = True,
+    jobs: int = 1,
+    engine: Engine | None = None,
+    isolate: bool = False,
+    resume: str | Path | None = None,
+    stop_early: bool = True,
+    shrink: bool = True,
+    sample: bool = True,
+    only: Sequence[str] = ("*",),
+    expected: Expected = None,
+    strict: bool = False,
+    fuzz_time: float | None = None,
+    fuzz_inputs: int | None = None,
+    database: str | Path | None = None,
     command: Sequence[str] = (),
 ) -> Certificate:
     """Test an implementation against its contract and say how well it holds.
 
     Args:
-        subject: what to test, or its name (see `load_subject`).
+        subject: what to test: a `Subject`, a function decorated with `@specverify.subject`, or a
+            name (see `load_subject`).
         pair: the models to test it on, or their name (see `load_pair`); a transform needs none.
         settings: the contracts to test under, by name; the presets when omitted.
-        profile: quick, standard or thorough; how many tokens are sampled.
+        profile: quick, standard or thorough; how many tokens are sampled. fuzz: as many as quick,
+            and then a search by random inputs.
         seed: everything random derives from it.
+        alpha: false-alarm budget of the run: the probability that a right implementation is called
+            violated, whatever the number of tests.
         progress: told how far each case has got.
         time_limit: seconds a single call of the subject may take.
         num_draft_tokens: K, draft tokens a round; the pair's own when omitted.
-        tokens: tokens to sample over all settings, instead of the profile's number.
-        exact: whether to compute distributions, beside sampling, where the subject can be steered.
+        tokens: tokens to sample over all settings, at most, instead of the profile's number.
+        run_length: tokens a run has at most; K + 2 when omitted, which shows every position of a
+            block and the token after it.
+        exact: whether to compute distributions, where the subject can be steered, and to probe it
+            on small cases, beside sampling.
+        jobs: processes that sample; the certificate does not depend on it.
+        engine: runs the shards instead of `jobs` processes; see `sampling.engines.Engine`.
+        isolate: whether the subject runs in processes of its own only: when it ends one, or a call
+            never returns, that case is an `error`, and the others go on. A subject that does
+            neither has the same certificate either way.
+        resume: folder that keeps finished shards while the run lasts; with those of a run that was
+            ended, it goes on where that one was.
+        stop_early: whether a case ends as soon as it is violated, or its bounds are reached.
+        sample: whether to sample runs on the pair, beside what is computed and probed.
+        only: properties to check, by id or pattern such as `joint.*`; `history.settings/top_k` is
+            one input of a probed property.
+        expected: failures that are known, an `expected.toml` or its entries; the verdict is formed
+            without them, see `Certificate.expectations`.
+        strict: whether findings, deviations below the tolerance that have a cause, are violations.
+        fuzz_time: of profile fuzz: seconds the search goes on; 60 when neither this nor
+            `fuzz_inputs` is given. How many inputs fit in depends on the machine.
+        fuzz_inputs: of profile fuzz: inputs after which the search ends, on every machine the same.
+        database: of profile fuzz: folder of inputs that failed, which are tried first; it also
+            keeps how far the search got, so that the next one goes on from there.
+        shrink: whether to explain violations: by the smallest input that shows them, and the known
+            mistake they look like.
         command: the command line to record.
 
     Returns:
@@ -73,26 +137,31 @@ def certify(
     Raises:
         UsageError: the request makes no sense; raised before any work.
     """
-    _check_request(profile, seed, time_limit)
-    subject = load_subject(subject) if isinstance(subject, str) else subject
+    _check_request(profile, seed, alpha, time_limit)
+    fuzzing = fuzzing_of(profile, fuzz_time, fuzz_inputs, database, isolate=isolate)
+    if isolate and engine is not None:
+        raise UsageError(
+            "isolate=True runs the shards in processes of its own, and engine= elsewhere; leave "
+            "one of them out"
+        )
+    subject = as_subject(subject)
     begin, started = time.perf_counter(), datetime.now(UTC)
-    properties = properties_of(subject.kind)
-    unmet = {p.id: reason for p in properties if (reason := p.needs(subject)) is not None}
-    applicable = [p for p in properties if p.id not in unmet]
-    computed = [p for p in applicable if p.evidence == "exact"]
-    applicable = [p for p in applicable if p.evidence != "exact"]
-    not_applicable = list(unmet.items())
-    refusals: dict[str, CannotSteer] = {}
+    expectations = expectations_of(expected, subject)
+    asked = asked_of(subject, only, sample=sample, exact=exact)
+    known = Known.of(expectations, properties_of(subject.kind)) if expectations else None
     report = progress or (lambda event: None)
-    with single_threaded():
+    not_applicable = list(asked.unmet.items())
+    searching = None if fuzzing is None else Searching.of(subject, fuzzing, asked.chosen)
+    plan: Plan | None = None
+    store: ShardStore | None = None
+    # A subject may have made numpy raise when it was imported.
+    with single_threaded(), np.errstate(all="warn", under="ignore"), ExitStack() as stack:
+        stack.enter_context(global_generators_kept())
+        apart = stack.enter_context(Processes(jobs, contain=True) if isolate else InProcess())
         if subject.kind == "transform":
-            cases = transform_cases(subject.reference)
-            budget = Budget(ALPHA)
+            run = Run(subject, asked.budget(alpha, 0), alpha, seed, time_limit, report, apart)
             dtype, pair_name, prompts = "float32", "", ()
-            presets: Sequence[str] = ()
-            records = _transform_records(
-                subject, cases, applicable, budget, seed, time_limit, report
-            )
+            records = transform_records(run, asked.sampled)
         else:
             pair = load_pair(pair) if isinstance(pair, str) else pair
             plan = plan_decoder(
@@ -103,25 +172,63 @@ def certify(
                 num_draft_tokens=num_draft_tokens,
                 tokens=tokens,
                 time_limit=time_limit,
+                run_length=run_length,
             )
-            budget = Budget(ALPHA, max(1, len(plan.cases) * sum(p.tests for p in applicable)))
+            budget = asked.budget(alpha / 2, len(plan.cases))
+            if searching is not None:
+                budget = searching.shared(budget)
+            run = Run(subject, budget, alpha, seed, time_limit, report, apart)
             dtype, pair_name, prompts = plan.dtype, pair.name, pair.prompts
             not_applicable += [(f"settings.{name}", reason) for name, reason in plan.left_out]
-            presets = plan.presets
-            records = _decoder_records(subject, plan, applicable, budget, seed, report)
-        if exact:
-            computing = _exact_records(
-                subject, presets, computed, budget, seed, time_limit, report, refusals
+            if resume is not None:
+                manifest = run_manifest(subject, pair, plan, seed, profile)
+                store = stack.enter_context(ShardStore(Path(resume), manifest))
+            if engine is None:
+                engine = stack.enter_context(Processes(jobs)) if jobs > 1 and not isolate else apart
+            # The runs of a lossy rule have another law than the target's.
+            sampled = asked.sampled if subject.capabilities.lossy is None else ()
+            records = decoder_records(
+                run, plan, sampled, Sampling(engine, store, stop_early, known)
             )
-            records = itertools.chain(records, computing)
-        done, interrupted = _collect(records)
-        not_applicable += refused(refusals)
+        computing = exact_records(run, plan.presets if plan else (), asked.computed)
+        probing = probe_records(run, asked.probes)
+        done, interrupted = collect(itertools.chain(records, computing, probing))
+        failed = any(case.verdict == "error" for case in done)
+        if store is not None and not (interrupted or failed):
+            store.discard()
         environment = environment_record(dtype=dtype)
-    verdict = _verdict(done, interrupted=interrupted)
+        done, beside = lifted(done)
+        done, remarks = with_blocked(with_adjusted(done), asked.chosen), list(beside)
+        if shrink and not interrupted:
+            explain = partial(
+                explained,
+                subject=subject,
+                seed=seed,
+                time_limit=time_limit,
+                engine=apart,
+                remarks=remarks,
+            )
+            done = _explained(done, known, explain)
+        if searching is not None and not interrupted:
+            searched, interrupted = searching.run(done, seed, time_limit, report, explain=shrink)
+            done += searched
+    findings = (*coupled(run.refusals), *undetermined(run.refusals, subject))
+    result = overall(
+        done,
+        properties_of(subject.kind),
+        tests=run.budget.tests,
+        alpha=alpha,
+        expectations=expectations,
+        findings=findings,
+        strict=strict,
+        interrupted=interrupted,
+    )
+    not_applicable += [*refused(run.refusals), *skipped(run.unasked)]
+    not_applicable += [] if searching is None else searching.left_out
     return Certificate(
-        verdict=verdict,
-        reason=_reason(done, verdict, interrupted=interrupted),
-        level=_level(subject, dtype),
+        verdict=result.verdict,
+        reason=result.reason,
+        level=level_of(subject, dtype),
         subject=subject_record(subject),
         suite=suite_record(),
         environment=environment,
@@ -129,11 +236,16 @@ def certify(
         prompts=prompts,
         profile=profile,
         seed=seed,
-        alpha=budget.alpha,
-        tests=budget.tests,
+        alpha=alpha,
+        tests=run.budget.tests,
+        log_e=result.log_e,
         cases=tuple(done),
         not_applicable=tuple(NotApplicable(property=p, reason=r) for p, r in not_applicable),
-        findings=coupled(refusals),
+        findings=findings,
+        remarks=tuple(remarks),
+        expectations=result.expectations,
+        strict=strict,
+        kill_table=kill_record(),
         interrupted=interrupted,
         started=started,
         finished=datetime.now(UTC),
@@ -142,143 +254,41 @@ def certify(
     )
 
 
-def _check_request(profile: str, seed: int, time_limit: float) -> None:
+def _explained(
+    cases: list[CaseRecord],
+    known: Known | None,
+    explain: Callable[[Sequence[CaseRecord]], list[CaseRecord]],
+) -> list[CaseRecord]:
+    """Explain violations, but for those that are expected: their cause is known."""
+    if known is None:
+        return explain(cases)
+    judged = explain(beside_expected(cases, known))
+    found = {case.id: case for case in judged}
+    return [
+        case.model_copy(
+            update={
+                "counterexample": found[case.id].counterexample,
+                "diagnosis": found[case.id].diagnosis,
+            }
+        )
+        if case.id in found
+        else case
+        for case in cases
+    ]
+
+
+def _check_request(profile: str, seed: int, alpha: float, time_limit: float) -> None:
     profile_named(profile)
     if seed < 0:
         raise UsageError(f"seed={seed}; give a whole number of at least 0")
-    if not (math.isfinite(time_limit) and time_limit > 0):
-        raise UsageError(f"time_limit={time_limit}; give a positive number of seconds for one call")
-
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """Run torch on one thread, so that float sums do not depend on the number of cores.
-
-    Small batches are also faster that way: the threads of a pool spend their time waiting.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _transform_records(
-    subject: Subject,
-    cases: Sequence[TransformCase],
-    properties: Sequence[Property],
-    budget: Budget,
-    seed: int,
-    time_limit: float,
-    report: Progress,
-) -> Iterator[tuple[CaseRecord, bool]]:
-    for done, case in enumerate(cases, 1):
-        yield run_transform_case(subject, case, properties, budget, seed, time_limit), False
-        report(ProgressEvent(case.id, done, len(cases), "cases"))
-
-
-def _decoder_records(
-    subject: Subject,
-    plan: Plan,
-    properties: Sequence[Property],
-    budget: Budget,
-    seed: int,
-    report: Progress,
-) -> Iterator[tuple[CaseRecord, bool]]:
-    for planned in plan.cases:
-        yield run_decoder_case(subject, planned, properties, budget, seed, report)
-
-
-def _exact_records(
-    subject: Subject,
-    presets: Sequence[str],
-    properties: Sequence[Property],
-    budget: Budget,
-    seed: int,
-    time_limit: float,
-    report: Progress,
-    refusals: dict[str, CannotSteer],
-) -> Iterator[tuple[CaseRecord, bool]]:
-    """Records of the cases whose distribution is computed; refusals by case are added.
-
-    The first case of a rule is one of many decisions, so that hidden randomness shows there. When
-    the first `_REFUSED` are refused, the others are not tried: each may take its time limit.
-    """
-    cases = exact_cases(subject, presets)
-    for done, case in enumerate(cases, 1):
-        record = run_exact_case(subject, case, properties, budget, seed, time_limit)
-        if isinstance(record, OutsideRandomness):
-            refusals |= dict.fromkeys((case.id for case in cases), record)
-            return
-        if isinstance(record, CannotSteer):
-            refusals[case.id] = record
-            if len(refusals) == done == _REFUSED:
-                refusals |= dict.fromkeys((case.id for case in cases[done:]), record)
-                return
-        else:
-            yield record, False
-        report(ProgressEvent("exact", done, len(cases), "cases"))
-
-
-def _collect(records: Iterator[tuple[CaseRecord, bool]]) -> tuple[list[CaseRecord], bool]:
-    """Run the cases in order until all are done or the user interrupts."""
-    done: list[CaseRecord] = []
-    try:
-        for record, interrupted in records:
-            done.append(record)
-            if interrupted:
-                return done, True
-    except KeyboardInterrupt:
-        return done, True
-    return done, False
-
-
-def _level(subject: Subject, dtype: str) -> Level:
-    """float64 throughout, as far as is known: models, and what the subject says of its coins."""
-    exact = subject.kind == "transform" or subject.capabilities.coin_dtype == "float64"
-    return "algorithmic" if dtype == "float64" and exact else "numerical"
-
-
-def _verdict(cases: Sequence[CaseRecord], *, interrupted: bool) -> Verdict:
-    """The worst verdict; cases that were never run leave the rest at best inconclusive."""
-    found: list[Verdict] = [case.verdict for case in cases]
-    if interrupted:
-        found.append("inconclusive")
-    return worst(found)
-
-
-def _reason(cases: Sequence[CaseRecord], verdict: Verdict, *, interrupted: bool) -> str:
-    """The reasons of the cases that gave the verdict, each with its case."""
-    if verdict == "preserved":
-        return _preserved(cases)
-    found = [case for case in cases if case.verdict == verdict]
-    reasons = [f"{case.id}: {case.reason}" for case in found if not case.computed]
-    computed: dict[str, list[str]] = {}
-    for case in found:
-        if case.computed:
-            computed.setdefault(case.reason, []).append(case.id)
-    reasons += [f"{listed(ids)}: {reason}" for reason, ids in computed.items()]
-    if interrupted and not reasons:
-        return f"interrupted after {len(cases)} finished cases"
-    return "; ".join(reasons)
-
-
-def _preserved(cases: Sequence[CaseRecord]) -> str:
-    """What speaks for a subject, and what could not be looked at."""
-    bounded = any(case.tv_bound is not None for case in cases if not case.computed)
-    reason = "nothing was rejected" + (", and every bound is within its limit" if bounded else "")
-    if distances := [
-        case.tv_bound for case in cases if case.computed and case.tv_bound is not None
-    ]:
-        number = f"{len(distances)} exact case{'s' * (len(distances) != 1)}"
-        reason += f"; TV at most {max(distances):.1e} in {number}"
-    untested = sorted(
-        {
-            f"{test.property} in {case.id}"
-            for case in cases
-            for test in case.tests
-            if test.decision == "untested"
-        }
-    )
-    return f"{reason}; too few counts to test {', '.join(untested)}" if untested else reason
+    if seed > LARGEST_SEED:
+        raise UsageError(f"seed={seed}; give a whole number of at most 2**63 - 1, {LARGEST_SEED}")
+    if not SMALLEST_ALPHA <= alpha <= LARGEST_ALPHA:
+        raise UsageError(
+            f"alpha={alpha}; give a probability between {SMALLEST_ALPHA:g} and {LARGEST_ALPHA:g}"
+        )
+    if not 0 < time_limit <= LONGEST:  # false for NaN too
+        raise UsageError(
+            f"time_limit={time_limit}; give a positive number of seconds for one call, at most "
+            f"{LONGEST:.0f}"
+        )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from specverify.certification.sampled import derived_generator
+from specverify.certification.shard import derived_generator
 from specverify.certification.transform_case import Rows, TransformCase, corpus
 from specverify.errors import SubjectError
 from specverify.subjects.calling import build_transform, call_transform
@@ -61,13 +61,13 @@ def run_transform(
     reference = case.build_reference()
     results, findings = {}, {}
     for index, (kind, rows) in enumerate(corpus(seed).items()):
-        call = _call(subject, transform, rows, derived_generator(seed, case.id, 0), time_limit)
+        call = _call(subject, transform, rows, derived_generator(seed, case.id, 0, 0), time_limit)
         findings.update(dict.fromkeys(call.findings))
         results[kind] = Compared(
             rows.logits,
             reference(rows.histories, rows.logits),
             call.value.double(),
-            _nudged(case, rows, derived_generator(seed, kind, index)),
+            _nudged(case, rows, derived_generator(seed, kind, index, 0)),
             rows.exact,
         )
     return TransformEvidence(subject, case, results, tuple(findings))

@@ -14,7 +14,13 @@ deviates exactly as its contract says. preserved: nothing found, and the bounds 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 EXACT = "exact/"
-"""What the ids of cases with exact evidence begin with."""
+"""What the ids of cases whose distribution is computed begin with."""
+PROBE = "probe/"
+"""What the ids of cases that a property made for itself begin with."""
+FUZZ = "fuzz/"
+"""What the ids of cases that a search by random inputs made begin with."""
+SMALL = (EXACT, PROBE)
+"""There are dozens of these, so reports put them together."""
 
 EXIT_USAGE = 4
 EXIT_ERROR = 3
@@ -39,16 +45,33 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def listed(ids: Sequence[str]) -> str:
-    """Cases for a reader: all that were sampled, the first of those with exact evidence."""
-    shown = [id for id in ids if not id.startswith(EXACT)]
-    computed = [id for id in ids if id.startswith(EXACT)]
-    rest = len(computed) - 1
-    shown += computed[:1]
-    return ", ".join(shown) + (
-        f" and {rest} more exact case{'s' * (rest != 1)}" if rest > 0 else ""
-    )
+    """Cases for a reader: all that were sampled, the first of the small ones of either kind."""
+    shown = [id for id in ids if not id.startswith(SMALL)]
+    rests = []
+    for prefix, noun in ((EXACT, "exact case"), (PROBE, "probe")):
+        small = [id for id in ids if id.startswith(prefix)]
+        shown += small[:1]
+        if rest := len(small[1:]):
+            rests.append(f"{rest} more {noun}{'s' * (rest != 1)}")
+    return " and ".join([", ".join(shown), *rests])
 
 
-def exit_code(verdict: Verdict, *, interrupted: bool = False) -> int:
-    """0 preserved or lossy as declared, 1 violated, 2 inconclusive, 3 error; 130 interrupted."""
-    return EXIT_INTERRUPTED if interrupted else _EXIT_CODES[verdict]
+def exit_code(verdict: Verdict, *, interrupted: bool = False, stale: bool = False) -> int:
+    """0 preserved or lossy as declared, 1 violated, 2 inconclusive, 3 error; 130 interrupted.
+
+    Args:
+        verdict: of the run.
+        interrupted: whether the user ended it.
+        stale: whether a failure is expected that does not occur: 1, unless something is worse.
+    """
+    if interrupted:
+        return EXIT_INTERRUPTED
+    if stale and verdict != "error":
+        return _EXIT_CODES["violated"]
+    return _EXIT_CODES[verdict]
+
+
+def worst_exit_code(codes: Sequence[int]) -> int:
+    """The code of several runs: an interrupt, else the worst verdict's."""
+    by_verdict = [_EXIT_CODES[verdict] for verdict in VERDICTS]
+    return min(codes, key=[EXIT_INTERRUPTED, *by_verdict].index)

@@ -1,7 +1,7 @@
-"""Counts against distributions: the two tests every comparison reports, and where it hurts."""
+"""Counts against distributions: the tests every comparison reports, and where it hurts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,15 @@ from numpy.typing import NDArray
 
 from specverify.certification.registry import Outcome
 from specverify.statistics.goodness import chi_squared, g_test
+from specverify.statistics.result import TestResult
+from specverify.statistics.small_samples import small_sample_p
 
 SHOWN = 5
+
+MOST_SIMULATED = 4096
+"""Cells up to which small samples are simulated."""
+DRAWS = 1_999
+"""Tables that are simulated for them."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +30,41 @@ class Strata:
     """What a cell of a stratum stands for, in words."""
 
 
-def compare(strata: Strata) -> Outcome:
-    """Chi-squared and G of observed counts against expected distributions."""
+def compare(
+    strata: Strata,
+    log_e: float,
+    *,
+    slack: float = 0.0,
+    full: bool = True,
+    boundaries: bool = False,
+) -> Outcome:
+    """An e-process that decides, with chi-squared and G of the same counts beside it.
+
+    Args:
+        strata: observed counts and expected distributions.
+        log_e: ln E of the e-process on these counts.
+        slack: what a bet has to gain an observation before it counts, see `DecoderCase.slack`.
+        full: whether anything but the decision is wanted.
+        boundaries: see `Outcome`.
+    """
     if not strata.counts:
         return Outcome(not_applicable="no run shows such a token")
-    return Outcome(
-        tests=(chi_squared(strata.counts, strata.laws), g_test(strata.counts, strata.laws)),
-        certain=all(np.count_nonzero(law) == 1 for law in strata.laws),
-        details={"worst": worst_cells(strata)},
-    )
+    n = int(sum(counts.sum() for counts in strata.counts))
+    cells = int(sum(np.count_nonzero(law) for law in strata.laws))
+    test = TestResult.of_e_process(log_e - slack * n, n, cells=cells, strata=len(strata.laws))
+    outcome = Outcome(tests=(test,), boundaries=boundaries)
+    if not full:
+        return outcome
+    return replace(outcome, reported=_reported(strata), details={"worst": worst_cells(strata)})
+
+
+def _reported(strata: Strata) -> tuple[TestResult, ...]:
+    """Chi-squared and G on pooled cells; where pooling leaves nothing, G exact or simulated."""
+    pooled = (chi_squared(strata.counts, strata.laws), g_test(strata.counts, strata.laws))
+    if pooled[0].df or sum(len(law) for law in strata.laws) > MOST_SIMULATED:
+        return pooled
+    small = small_sample_p(strata.counts, strata.laws, seed=0, draws=DRAWS)
+    return pooled if small is None else (small,)
 
 
 def worst_cells(strata: Strata) -> list[dict[str, Any]]:

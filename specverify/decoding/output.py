@@ -1,8 +1,11 @@
 """What a run returns: tokens, why each row ended, and what it cost."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specverify.stopping import FinishReason
 
@@ -59,4 +62,57 @@ class DecoderOutput:
     raw_logprobs: Tensor | None = None
     """float64 [B, L], the same before transforms."""
 
+    target_probs: Tensor | None = None
+    """floating [B, L, V], the target distribution after transforms that the decoder itself saw
+    where each token was decided. It judges the rule alone: a stale cache agrees with itself."""
+
+    draft_tokens: Tensor | None = None
+    """long [B, rounds, K], the draft tokens offered in each round, padded right with -1."""
+
+    draft_probs: Tensor | None = None
+    """floating [B, rounds, K, V], the distribution q that each draft token was drawn from, one-hot
+    for one that was not drawn; 0 where nothing was offered."""
+
     counters: Counters | None = None
+
+
+def joined(outputs: Sequence[DecoderOutput]) -> DecoderOutput:
+    """The rows of several outputs one after the other, what only some of them have left out.
+
+    Tokens, counts of rounds, drafts and recorded distributions are kept.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    return DecoderOutput(
+        tokens=_stacked([output.tokens for output in outputs], -1),
+        accepted=_stacked_known([output.accepted for output in outputs], -1),
+        drafted=_stacked_known([output.drafted for output in outputs], -1),
+        target_probs=_stacked_known([output.target_probs for output in outputs], 0),
+        draft_tokens=_stacked_known([output.draft_tokens for output in outputs], -1),
+        draft_probs=_stacked_known([output.draft_probs for output in outputs], 0),
+    )
+
+
+def first_rows(output: DecoderOutput, rows: int) -> DecoderOutput:
+    """The first rows of an output, in the fields that `joined` keeps."""
+    kept = {
+        name: None if (field := getattr(output, name)) is None else field[:rows]
+        for name in ("accepted", "drafted", "target_probs", "draft_tokens", "draft_probs")
+    }
+    return DecoderOutput(tokens=output.tokens[:rows], **kept)
+
+
+def _stacked_known(parts: Sequence[Tensor | None], padding: int) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return _stacked(known, padding) if len(known) == len(parts) else None
+
+
+def _stacked(parts: Sequence[Tensor], padding: int) -> Tensor:
+    """Tensors [B, ...] below each other, every other dimension padded to its longest."""
+    widths = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+    padded = []
+    for part in parts:
+        missing = [most - size for most, size in zip(widths, part.shape[1:], strict=True)]
+        # `pad` wants the last dimension first.
+        padded.append(pad(part, [n for m in reversed(missing) for n in (0, m)], value=padding))
+    return torch.cat(padded)

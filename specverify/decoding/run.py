@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
 from specverify.decoding.output import Counters, DecoderOutput
-from specverify.drafting.protocol import DraftSession, Histories
+from specverify.drafting.protocol import DraftBlock, DraftSession, Histories
 from specverify.models.protocol import Session
 from specverify.stopping import REASONS
 
@@ -57,13 +58,21 @@ class Recorder:
         self.counters = Counters()
         self._accepted: list[Tensor] = []
         self._drafted: list[Tensor] = []
+        self._draft_tokens: list[Tensor] = []
+        self._draft_probs: list[Tensor] = []
         self._logprobs: Tensor | None = None
         self._raw_logprobs: Tensor | None = None
+        self._probs: Tensor | None = None
 
-    def open(self, rows: int, limit: int, device: torch.device) -> None:
-        """Prepare storage for the log probabilities of at most `limit` tokens per row."""
+    def open(self, rows: int, limit: int, device: torch.device, vocab_size: int = 0) -> None:
+        """Prepare storage for the log probabilities of at most `limit` tokens per row.
+
+        With a `vocab_size` there is room for whole distributions as well.
+        """
         self._logprobs = torch.full((rows, limit), torch.nan, dtype=torch.float64, device=device)
         self._raw_logprobs = self._logprobs.clone()
+        if vocab_size:
+            self._probs = self._logprobs.new_zeros(rows, limit, vocab_size)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -106,6 +115,35 @@ class Recorder:
         self._logprobs[where_rows, where_columns] = processed[valid]
         self._raw_logprobs[where_rows, where_columns] = raw[valid]
 
+    def probs(self, rows: Tensor, offsets: Tensor, kept: Tensor, probs: Tensor) -> None:
+        """Store distributions [A, n, V] of tokens, if room was made for them; see `logprobs`."""
+        if self._probs is None:
+            return
+        index = torch.arange(probs.shape[1], device=rows.device)
+        valid = index < kept[:, None]
+        columns = (offsets[:, None] + index)[valid]
+        self._probs[rows[:, None].expand_as(valid)[valid], columns] = probs[valid]
+
+    def drafts(self, rows: Tensor, block: DraftBlock) -> None:
+        """Store what a round offered its active rows, if room was made for distributions."""
+        if self._probs is None:
+            return
+        tokens = torch.full_like(block.tokens, -1).index_copy(0, rows, block.tokens[rows])
+        probs = block.probs
+        if probs is None:
+            probs = one_hot(tokens.clamp(min=0), self._probs.shape[2]).double()
+        self._draft_tokens.append(tokens)
+        self._draft_probs.append(probs.masked_fill((tokens < 0)[:, :, None], 0.0))
+
+    def _recorded_drafts(self) -> tuple[Tensor | None, Tensor | None]:
+        """Draft tokens [B, rounds, K] and their distributions [B, rounds, K, V], if recorded."""
+        if not self._draft_tokens:
+            return None, None
+        width = max(tokens.shape[1] for tokens in self._draft_tokens)
+        tokens = [pad(t, (0, width - t.shape[1]), value=-1) for t in self._draft_tokens]
+        probs = [pad(q, (0, 0, 0, width - q.shape[1])) for q in self._draft_probs]
+        return torch.stack(tokens, 1), torch.stack(probs, 1)
+
     def output(self, run: Run, codes: Tensor) -> DecoderOutput:
         """Assemble what the run returns; `codes` are the stop codes of the rows."""
         histories = run.histories
@@ -120,6 +158,7 @@ class Recorder:
         self.counters.target_passes = passes[0] - self._passes_before[0]
         self.counters.draft_passes = passes[1] - self._passes_before[1]
         self.counters.peak_memory_bytes = _peak_memory_bytes(tokens.device)
+        draft_tokens, draft_probs = self._recorded_drafts()
         none = torch.empty((len(tokens), 0), dtype=torch.long, device=tokens.device)
         return DecoderOutput(
             tokens=tokens,
@@ -128,6 +167,9 @@ class Recorder:
             finish_reasons=[REASONS[code - 1] for code in codes.tolist()],
             logprobs=None if self._logprobs is None else self._logprobs[:, :width],
             raw_logprobs=None if self._raw_logprobs is None else self._raw_logprobs[:, :width],
+            target_probs=None if self._probs is None else self._probs[:, :width],
+            draft_tokens=draft_tokens,
+            draft_probs=draft_probs,
             counters=self.counters,
         )
 

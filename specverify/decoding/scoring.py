@@ -5,12 +5,14 @@ with itself (design.md section 1).
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specverify.models.protocol import LanguageModel
+from specverify.errors import CacheNotRollable
+from specverify.models.protocol import LanguageModel, Repeatable, Session
 from specverify.settings import SamplingSettings
 from specverify.transforms.pipeline import Pipeline
 
@@ -38,6 +40,8 @@ class TeacherForced:
         self.model = model
         self.prompt = torch.tensor(prompt, dtype=torch.long)
         self.rows = rows
+        self._read: Session | None = None
+        """One row that holds the prompt, where a session can repeat."""
         # No draw is ever made: expected_probabilities averages random transforms exactly.
         self._pipeline = Pipeline.from_settings(settings, model.vocab_size, torch.Generator())
 
@@ -51,7 +55,7 @@ class TeacherForced:
             float64 [N, V].
         """
         chunks = np.array_split(prefixes, max(1, -(-len(prefixes) // self.rows)))
-        return np.concatenate([self._last(torch.from_numpy(chunk).long()) for chunk in chunks])
+        return np.concatenate([self._last(torch.from_numpy(c).long())[0].numpy() for c in chunks])
 
     def along(self, emitted: Tensor) -> Tensor:
         """Distributions at every position of complete runs.
@@ -64,6 +68,16 @@ class TeacherForced:
             came before it. Rows beyond a run's end are unspecified.
         """
         return torch.cat([self._along(chunk, 0.0) for chunk in emitted.split(self.rows)])
+
+    def along_with_raw(self, emitted: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from one pass, with the distributions before transforms beside them."""
+        parts = []
+        for chunk in emitted.split(self.rows):
+            logits, tokens = self._logits_along(chunk)
+            raw = logits.double().softmax(2)
+            parts.append((self._probabilities(logits, tokens, len(self.prompt)), raw))
+        transformed, raw = zip(*parts, strict=True)
+        return torch.cat(transformed), torch.cat(raw)
 
     def of_emitted(self, emitted: Tensor, raised_by: float = 0.0) -> Tensor:
         """Probabilities of the tokens themselves.
@@ -82,15 +96,36 @@ class TeacherForced:
             ]
         )
 
-    def _last(self, prefixes: Tensor) -> np.ndarray:
+    def last_with_raw(self, prefixes: Tensor) -> tuple[Tensor, Tensor]:
+        """Distributions after prefixes, long [N, t], transformed and raw: float64 [N, V] each."""
+        parts = [self._last(chunk) for chunk in prefixes.split(self.rows)]
+        transformed, raw = zip(*parts, strict=True)
+        return torch.cat(transformed), torch.cat(raw)
+
+    def _last(self, prefixes: Tensor) -> tuple[Tensor, Tensor]:
         tokens = torch.cat([self.prompt.expand(len(prefixes), -1), prefixes], 1)
         logits = self.model.start(tokens).extend(tokens[:, -1:])
-        return self._probabilities(logits, tokens, tokens.shape[1])[:, 0].numpy()
+        probs = self._probabilities(logits, tokens, tokens.shape[1])
+        return probs[:, 0], logits[:, 0].double().softmax(1)
 
-    def _along(self, emitted: Tensor, raised_by: float) -> Tensor:
+    def _logits_along(self, emitted: Tensor) -> tuple[Tensor, Tensor]:
         prompts = self.prompt.expand(len(emitted), -1)
         tokens = torch.cat([prompts, emitted.clamp(min=0)], 1)
-        logits = self.model.start(prompts).extend(tokens[:, len(self.prompt) - 1 : -1])
+        session = self._after_prompt(len(emitted))
+        return session.extend(tokens[:, len(self.prompt) - 1 : -1]), tokens
+
+    def _after_prompt(self, rows: int) -> Session:
+        """A new session whose rows hold the prompt; it is read once where a session can repeat."""
+        session = self._read or self.model.start(self.prompt[None])
+        if isinstance(session, Repeatable):
+            with suppress(CacheNotRollable):
+                repeated = session.repeated(rows)
+                self._read = session
+                return repeated
+        return session if rows == 1 else self.model.start(self.prompt.expand(rows, -1))
+
+    def _along(self, emitted: Tensor, raised_by: float) -> Tensor:
+        logits, tokens = self._logits_along(emitted)
         if raised_by:
             own = emitted.clamp(min=0)[:, :, None]
             logits = logits.scatter_add(2, own, torch.full_like(own, raised_by, dtype=logits.dtype))

@@ -44,6 +44,9 @@ class SpeculativeDecoder:
         drafter: who proposes; None decodes autoregressively.
         verification: who decides.
         schedule: how many draft tokens each row is offered a round; 4 by default.
+        record_probs: whether the output holds the target distribution of every token, as this
+            decoder saw it, and every draft token with the distribution it was drawn from: rows
+            times tokens times V numbers each.
 
     Raises:
         VocabularyMismatch: the draft's token ids are not the target's and cannot be mapped.
@@ -56,8 +59,11 @@ class SpeculativeDecoder:
         drafter: Drafter | None = None,
         verification: Verification = TOKEN,
         schedule: Schedule | None = None,
+        *,
+        record_probs: bool = False,
     ) -> None:
         self.target = target
+        self.record_probs = record_probs
         self.drafter: Drafter | None = None
         if drafter is not None:
             check_rollable(target)
@@ -122,7 +128,8 @@ class SpeculativeDecoder:
         pipeline = Pipeline.from_settings(settings, self.target.vocab_size, generator)
         rows = len(histories.lengths)
         device = histories.tokens.device
-        run.recorder.open(rows, settings.max_new_tokens, device)
+        recorded = self.target.vocab_size if self.record_probs else 0
+        run.recorder.open(rows, settings.max_new_tokens, device, recorded)
         schedule_state = self.schedule.start(rows)
         codes = torch.zeros(rows, dtype=torch.int8, device=device)
         while not bool((codes != 0).all()):
@@ -177,6 +184,7 @@ class SpeculativeDecoder:
             self._record_logprobs(run, scored, verified, rows, kept)
             accepted = torch.zeros_like(limits).index_copy(0, rows, verified.accepted)
             recorder.round(rows, active, block.counts[rows], verified.accepted, kept)
+            recorder.drafts(rows, block)
             self._commit(run, accepted, torch.zeros_like(limits).index_copy(0, rows, kept), active)
         return accepted, block.counts
 
@@ -262,6 +270,7 @@ class SpeculativeDecoder:
         histories = run.histories
         offsets = (histories.lengths - histories.prompt_lengths)[rows]
         run.recorder.logprobs(rows, offsets, kept, logprobs, raw_logprobs)
+        run.recorder.probs(rows, offsets, kept, scored.probs)
 
     def _commit(self, run: Run, accepted: Tensor, kept: Tensor, active: Tensor) -> None:
         """Make the kept tokens part of the histories and drop all else from both caches."""

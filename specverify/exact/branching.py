@@ -21,6 +21,7 @@ Program = Callable[[Tensor, Generator], Tensor]
 """Which rows to run, long [R], and the source of all draws, to what each emits, long [R, L]."""
 
 MAXIMUM_RUNS = 1 << 20
+REPLAYS = 8
 _REPLAY_TOLERANCE = 1e-12
 _APART = 1_000_003
 """Distance between the seeds of two runs, beyond what a subject may add to a seed."""
@@ -111,7 +112,7 @@ class Exploration:
     maximum_runs: int = MAXIMUM_RUNS
     seed: int = 0
     """Of the randomness outside torch, which changes with every run, and of torch's generators."""
-    replays: int = 8
+    replays: int = REPLAYS
     """Paths that are taken a second time at the end, to see whether the same comes out."""
     runs: int = 0
     global_draws: dict[Line, None] = field(default_factory=dict)

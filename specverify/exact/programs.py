@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from specverify.errors import MalformedOutput
-from specverify.exact.branching import MAXIMUM_RUNS, Crash, Exploration
+from specverify.exact.branching import MAXIMUM_RUNS, REPLAYS, Crash, Exploration
 from specverify.exact.distribution import JointDistribution
 from specverify.exact.joint import Tokens
 from specverify.exact.outcomes import check_padding, spread
@@ -20,7 +20,11 @@ SEPARATOR = -1
 
 
 def program_distribution(
-    program: Program, *, seed: int = 0, maximum_runs: int = MAXIMUM_RUNS
+    program: Program,
+    *,
+    seed: int = 0,
+    maximum_runs: int = MAXIMUM_RUNS,
+    replays: int = REPLAYS,
 ) -> JointDistribution:
     """Run a program along every path of its own randomness.
 
@@ -33,6 +37,7 @@ def program_distribution(
             from the same state at every call, and return what it emits.
         seed: of everything outside that is not steered; it changes from run to run.
         maximum_runs: runs after which to give up.
+        replays: paths that are taken again at the end, to see whether the same comes out.
 
     Returns:
         The joint distribution of all rows: the tokens of a single row, those of several rows one
@@ -55,7 +60,7 @@ def program_distribution(
         shapes.append((value.shape[0], value.shape[1]))
         return value.reshape(1, -1)
 
-    exploration = Exploration(run, maximum_runs, seed)
+    exploration = Exploration(run, maximum_runs, seed, replays)
     probabilities: dict[Tokens, float] = defaultdict(float)
     crashes: dict[str, float] = defaultdict(float)
     for end in exploration.paths(torch.zeros(1, dtype=torch.long)):

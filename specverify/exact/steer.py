@@ -14,6 +14,7 @@ from specverify.exact.distribution import JointDistribution
 from specverify.exact.forcing import Rule, branched_distribution, forced_distribution
 from specverify.exact.programs import program_distribution
 from specverify.exact.round import Round
+from specverify.quoting import a_type
 
 
 def joint_distribution(
@@ -81,11 +82,11 @@ def joint_distribution(
     """
     call = getattr(subject, "call", subject)
     if not callable(call):
-        raise UsageError(f"the subject is a {type(call).__name__}, which cannot be called")
+        raise UsageError(f"the subject is {a_type(call)}, which cannot be called")
     declared = getattr(subject, "capabilities", None)
     if not isinstance(inputs, (Round, tuple)):
         raise UsageError(
-            f"inputs is a {type(inputs).__name__}; give a Round for a verification rule, or a "
+            f"inputs is {a_type(inputs)}; give a Round for a verification rule, or a "
             "tuple of the arguments of any other function"
         )
     coins = coins or getattr(declared, "coins", None)

@@ -1,5 +1,6 @@
 """Cutting and realigning the key-value cache of a transformers model, row by row."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,6 +53,20 @@ def crop(layers: Iterable[Any], slots: int) -> None:
     if slots:
         for layer in layers:
             layer.crop(-slots)
+
+
+def repeated(cache: Any, rows: int) -> Any:
+    """A cache of `rows` rows that hold what `cache` does in its single row.
+
+    The memory is shared: `DynamicLayer` never writes into keys and values that it holds.
+    """
+    made = copy.copy(cache)
+    made.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in made.layers:
+        if layer.get_seq_length():
+            layer.keys = layer.keys.expand(rows, -1, -1, -1)
+            layer.values = layer.values.expand(rows, -1, -1, -1)
+    return made
 
 
 def select(layers: Iterable[Any], slots: Tensor) -> None:

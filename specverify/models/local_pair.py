@@ -118,7 +118,7 @@ def _load(directory: Path, model_class: ModelClass) -> Any:
 
     from specverify.models.transformers_model import TransformersModel
 
-    with _no_progress_bar(), _loading(directory):
+    with no_progress_bar(), _loading(directory):
         model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).eval()
     if model_class == "transformers":
         return model
@@ -135,7 +135,7 @@ def _vocabulary(directory: Path) -> Vocabulary:
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
     """Keep transformers' bars out of the caller's terminal; its setting is put back."""
     from transformers.utils import logging
 

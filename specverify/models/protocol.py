@@ -50,6 +50,19 @@ class Session(Protocol):
 
 
 @runtime_checkable
+class Repeatable(Protocol):
+    """A session whose prompt is read once for many rows."""
+
+    def repeated(self, rows: int) -> "Session":
+        """A new session of `rows` rows that hold the tokens of this one, which has a single row.
+
+        Raises:
+            CacheNotRollable: what it holds cannot be repeated.
+        """
+        ...
+
+
+@runtime_checkable
 class LanguageModel(Protocol):
     """A causal language model over token ids 0 to `vocab_size - 1`."""
 

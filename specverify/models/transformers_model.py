@@ -6,6 +6,7 @@ where causality hides it, so no query is ever without a slot to look at; slots t
 then cropped, or squeezed out row by row.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
@@ -104,6 +105,19 @@ class TransformersSession:
     def read_silently(self, tokens: Tensor, counts: Tensor) -> None:
         """Read a block per row as `extend` does, without the cost of its logits."""
         self._extend(tokens, counts, last_logits_only=True)
+
+    def repeated(self, rows: int) -> "TransformersSession":
+        """A new session of `rows` rows that hold the tokens of this one, which has a single row.
+
+        Raises:
+            CacheNotRollable: a layer keeps its past in another form than keys and values.
+        """
+        kv_cache.check_rollable(self.cache, type(self.model.model).__name__)
+        made = copy.copy(self)
+        made.cache = kv_cache.repeated(self.cache, rows)
+        made.live = self.live.expand(rows, -1)
+        made.lengths = self.lengths.expand(rows).clone()
+        return made
 
     def roll_back(self, lengths: Tensor) -> None:
         """Forget all but the first `lengths[b]` tokens of each row.

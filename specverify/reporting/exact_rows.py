@@ -1,9 +1,11 @@
-"""Exact evidence on a terminal: dozens of cases in a few rows."""
+"""Small cases on a terminal, computed or probed: dozens of them in a few rows."""
 
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
+
+from specverify.certification.verdict import PROBE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ def exact_rows(
         yield [
             Text(_together(ids)),
             Text(property),
-            f"exact {', '.join(methods)}".rstrip(),
+            f"{tests[0].evidence} {', '.join(methods)}".rstrip(),
             "",
             "",
             "",
@@ -45,7 +47,9 @@ def exact_rows(
 
 
 def _together(ids: "Sequence[str]") -> str:
-    """The only one of some cases with exact evidence, or how many there are."""
+    """How many small cases there are, or the only one with exact evidence."""
+    if ids[0].startswith(PROBE):
+        return f"{len(ids)} probe{'s' * (len(ids) != 1)}"  # their ids would widen the table
     return ids[0] if len(ids) == 1 else f"{len(ids)} exact cases"
 
 

@@ -1,5 +1,6 @@
 """Certificates and progress on a terminal."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,10 +21,15 @@ from rich.text import Text
 
 from specverify.certification.progress import ProgressEvent
 from specverify.certification.verdict import listed
+from specverify.reporting.bounds import print_bounds
 from specverify.reporting.exact_rows import exact_rows, exact_violations, sequences
+from specverify.reporting.expectations import print_expectations
+from specverify.reporting.failure import print_failures
+from specverify.reporting.search_lines import print_searches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from specverify.certification.certificate import CaseRecord, Certificate, TestRecord
 
@@ -40,8 +46,10 @@ _NARROWEST = 120
 _DECISION_STYLES = {
     "pass": "green",
     "violated": "bold red",
+    "blocked": "red",
+    "suspect": "yellow",
     "undecided": "yellow",
-    "untested": "dim",
+    "reported": "dim",
 }
 
 
@@ -107,25 +115,64 @@ class _Bar:
         )
 
 
-def print_certificate(certificate: "Certificate", console: Console) -> None:
-    """Print a certificate: header, table of results, explanations, verdict."""
+def print_certificate(
+    certificate: "Certificate",
+    console: Console,
+    *,
+    path: "Path | None" = None,
+    scripts: "Mapping[str, Path] | None" = None,
+) -> None:
+    """Print a certificate: header, table of results, explanations, verdict.
+
+    Args:
+        certificate: what to print.
+        console: where to.
+        path: of its file, where there is one.
+        scripts: files that show its counterexamples, by case.
+    """
     _print_header(certificate, console)
     if certificate.cases:
         console.print(_table(certificate))
+    print_bounds(certificate.cases, console)
+    print_searches(certificate.cases, console)
+    if certificate.log_e is not None:
+        threshold = -math.log(certificate.alpha)
+        together = f"ln E {certificate.log_e:.1f}, which rejects from {threshold:.1f}"
+        console.print(Text.assemble(("all cases together: ", "dim"), together))
     _print_not_applicable(certificate, console)
+    print_violations(certificate, console, path=path, scripts=scripts)
+    for finding in (*certificate.findings, *certificate.remarks):
+        console.print()
+        console.print(Text(f"finding: {finding}", "yellow"))
+    print_expectations(certificate, console)
+    _print_verdict(certificate, console)
+
+
+def print_violations(
+    certificate: "Certificate",
+    console: Console,
+    *,
+    path: "Path | None" = None,
+    scripts: "Mapping[str, Path] | None" = None,
+) -> None:
+    """Print what is wrong: violations with their counterexamples, errors and findings of cases.
+
+    Args:
+        certificate: what to print of.
+        console: where to.
+        path: of its file, where there is one.
+        scripts: files that show its counterexamples, by case.
+    """
     for case in certificate.cases:
-        if not case.computed:
+        if not case.small:
             _print_violations(case, console)
-    for case, test, others in exact_violations([c for c in certificate.cases if c.computed]):
+    for case, test, others in exact_violations([c for c in certificate.cases if c.small]):
         _print_violation(case, [test], console)
         if others:
             more = f"and in {others} more exact case{'s' * (others != 1)}"
             console.print(Padding(Text(more, "dim"), (0, 2), expand=False))
+    print_failures(certificate.cases, console, certificate=path, scripts=scripts)
     _print_together(certificate.cases, console)
-    for finding in certificate.findings:
-        console.print()
-        console.print(Text(f"finding: {finding}", "yellow"))
-    _print_verdict(certificate, console)
 
 
 def _print_header(certificate: "Certificate", console: Console) -> None:
@@ -137,7 +184,7 @@ def _print_header(certificate: "Certificate", console: Console) -> None:
     tokens = sum(case.tokens for case in certificate.cases)
     work = f"{tokens:,} tokens in " if tokens else ""
     pair = f" · pair {certificate.pair}" if certificate.pair else ""
-    known = (case.num_draft_tokens for case in certificate.cases if not case.computed)
+    known = (case.num_draft_tokens for case in certificate.cases if not case.small)
     blocks = sorted({block for block in known if block is not None})
     design = f"K {', '.join(map(str, blocks))} · " if blocks else ""
     if prompts := len(certificate.prompts):
@@ -145,8 +192,7 @@ def _print_header(certificate: "Certificate", console: Console) -> None:
     lines = (
         f"specverify {certificate.suite.version} · subject {subject.name}{details}"
         f"{pair} · profile {certificate.profile}",
-        f"seed {certificate.seed} · alpha {certificate.alpha:g} over {certificate.tests:,} "
-        f"test{'s' * (certificate.tests != 1)} · "
+        f"seed {certificate.seed} · {_budget(certificate)} · "
         f"torch {environment.torch} {environment.device} {environment.dtype}, "
         f"{environment.threads} thread{'s' * (environment.threads != 1)} · {certificate.level}",
         f"{design}{work}{certificate.seconds:,.0f} s",
@@ -155,22 +201,32 @@ def _print_header(certificate: "Certificate", console: Console) -> None:
     console.print()
 
 
+def _budget(certificate: "Certificate") -> str:
+    """How false alarms are shared: half over the tests, half for all cases together."""
+    alpha, tests = certificate.alpha, certificate.tests
+    if all(case.small or not case.tokens for case in certificate.cases):
+        return f"alpha {alpha:g}"
+    threshold = math.log(2 * tests / alpha)
+    noun = "test" if tests == 1 else "tests"
+    return f"alpha {alpha:g}: half over {tests:,} {noun} (ln E from {threshold:.1f}), half together"
+
+
 def _table(certificate: "Certificate") -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("case", "property", "evidence"):
         table.add_column(name, overflow="fold")
-    for name in ("n", "statistic/df", "p", "TV bound"):
+    for name in ("n", "ln E · stat/df", "p", "TV bound"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("result", no_wrap=True)
     for case in certificate.cases:
-        if case.computed:
+        if case.small:
             continue
         for index, test in enumerate(case.tests):
             table.add_row(*_row(case, test, first=index == 0))
         if not case.tests:
             style = _VERDICT_STYLES[case.verdict]
             table.add_row(Text(case.id), "", "", "", "", "", "", Text(case.verdict, style))
-    computed = [case for case in certificate.cases if case.computed]
+    computed = [case for case in certificate.cases if case.small]
     for row in exact_rows(computed, _DECISION_STYLES):
         table.add_row(*row)
     return table
@@ -193,7 +249,11 @@ def _row(case: "CaseRecord", test: "TestRecord", *, first: bool) -> list[str | T
 def _statistic(test: "TestRecord") -> str:
     if test.statistic is None:
         return ""
-    return f"{test.statistic:.1f}/{test.df}" if test.df else f"{test.statistic:.1f}"
+    if test.df:
+        return f"{test.statistic:.1f}/{test.df}"
+    # A band's statistic is a distance between distribution functions.
+    banded = (test.test or "").startswith("band")
+    return f"{test.statistic:.4f}" if banded else f"{test.statistic:.1f}"
 
 
 def _print_not_applicable(certificate: "Certificate", console: Console) -> None:
@@ -244,12 +304,17 @@ def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console:
     if first.detail and first.test is None:
         lines.append(f"However, {first.detail}")
     for test in tests:
-        if test.p_value is not None:
-            share = "" if test.alpha is None else f"; it rejects below {test.alpha:.1g}"
+        if test.p_value is not None and test.statistic is not None:
+            share = "" if test.alpha is None else f", whose share is {test.alpha:.1g}"
             lines.append(
-                f"{test.test}: were the claim true, a deviation this large would have probability "
-                f"{test.p_value:.2g} in {test.n:,} observations{share}."
+                f"{test.test}: the odds against the claim are e^{test.statistic:.1f} to 1 after "
+                f"{test.n:,} observations; were it true, they would ever get there with "
+                f"probability {test.p_value:.2g} at most{share}."
             )
+        if test.components:
+            name = max(test.components, key=test.components.__getitem__)
+            part = math.exp(test.components[name] - (test.statistic or 0.0))
+            lines.append(f"The bet that gained most ({min(part, 1.0):.0%} of it): {name}.")
     console.print(Padding(Text("\n".join(lines)), (0, 2), expand=False))
     if first.worst_cells:
         console.print(Padding(_cells(first), (0, 2), expand=False))

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from specverify.sampling.tally import State
 
 Ints = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -34,16 +37,52 @@ class ContextTally:
     def __init__(self, groups: int, vocab_size: int) -> None:
         self.observed = np.zeros((groups, vocab_size), np.int64)
         self.expected = np.zeros((groups, vocab_size))
+        self._met = np.zeros(groups, np.bool_)
+
+    @property
+    def met(self) -> Ints:
+        """Groups with tokens: few of many, where contexts are told apart."""
+        return np.flatnonzero(self._met)
 
     def add(self, drawn: DrawnTokens) -> None:
-        """Count tokens; those that nothing may follow have no distribution to compare with."""
-        possible = drawn.laws.any(1)
-        groups = drawn.groups[possible]
-        np.add.at(self.observed, (groups, drawn.tokens[possible]), 1)
-        np.add.at(self.expected, groups, drawn.laws[possible])
+        """Count tokens, those of probability 0 left out: they are judged by themselves."""
+        possible = drawn.laws[np.arange(len(drawn.tokens)), drawn.tokens] > 0
+        groups, tokens = drawn.groups[possible], drawn.tokens[possible]
+        vocab_size = self.observed.shape[1]
+        seen = np.bincount(groups, minlength=len(self.observed))
+        met = np.flatnonzero(seen)
+        index = np.cumsum(seen > 0)[groups] - 1
+        cells = np.bincount(index * vocab_size + tokens, minlength=len(met) * vocab_size)
+        self._met[met] = True
+        self.observed[met] += cells.reshape(len(met), vocab_size)
+        order, starts = np.argsort(index, kind="stable"), np.cumsum(seen[met])
+        members = csr_array(
+            (np.ones(len(index)), order, np.concatenate([[0], starts])), (len(met), len(index))
+        )
+        laws = drawn.laws if possible.all() else drawn.laws[possible]
+        self.expected[met] += members @ laws
+
+    def merge(self, other: "ContextTally") -> None:
+        """Add the counts of other tokens."""
+        met = other.met
+        self._met[met] = True
+        self.observed[met] += other.observed[met]
+        self.expected[met] += other.expected[met]
+
+    def state(self) -> State:
+        """The groups that were met, and their rows."""
+        met = self.met
+        return {"met": met, "observed": self.observed[met], "expected": self.expected[met]}
+
+    def restore(self, state: State) -> None:
+        """Take over what `state` returned."""
+        self.observed[self.met], self.expected[self.met], self._met[:] = 0, 0, False
+        self._met[state["met"]] = True
+        self.observed[state["met"]] = state["observed"]
+        self.expected[state["met"]] = state["expected"]
 
     def strata(self) -> tuple[Ints, list[Ints], list[Array]]:
         """Groups that were met, with their counts [V] and distributions [V]."""
-        met = np.flatnonzero(self.expected.any(1))
+        met = self.met
         laws = self.expected[met] / self.expected[met].sum(1, keepdims=True)
         return met, list(self.observed[met]), list(laws)

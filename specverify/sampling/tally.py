@@ -5,6 +5,7 @@ the number of runs added to it.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from specverify.exact.prefix_tree import PrefixTree
 
 Ints = NDArray[np.int64]
+State = dict[str, Any]
+"""A tally as plain arrays, numbers and lists, for other processes and for files."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,26 @@ class Tally:
         cells = self.tree.locate(tokens[~wrong])
         self.cells += np.bincount(cells[cells >= 0], minlength=len(self.cells))
 
+    def merge(self, other: "Tally") -> None:
+        """Add the counts of other runs of the same prompt; the first example stays."""
+        self.runs += other.runs
+        self.tokens += other.tokens
+        self.first += other.first
+        self.cells += other.cells
+        self.impossible += other.impossible
+        self.wrong_ends += other.wrong_ends
+        self.impossible_example = self.impossible_example or other.impossible_example
+        self.wrong_end_example = self.wrong_end_example or other.wrong_end_example
+
+    def state(self) -> State:
+        """All but the tree, which every process grows for itself."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def restore(self, state: State) -> None:
+        """Take over what `state` returned."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+
     def _count_impossible(self, batch: Batch) -> None:
         self.impossible += int(batch.impossible.sum())
         rows = batch.impossible.any(1)
@@ -71,3 +94,15 @@ class Tally:
             row = int(rows.argmax())
             end = int(batch.impossible[row].argmax()) + 1
             self.impossible_example = batch.tokens[row, :end].tolist()
+
+
+_STATE = (
+    "runs",
+    "tokens",
+    "first",
+    "cells",
+    "impossible",
+    "impossible_example",
+    "wrong_ends",
+    "wrong_end_example",
+)

@@ -9,6 +9,7 @@ from scipy.optimize import root_scalar
 from scipy.stats import chi2, ncx2
 
 from specverify.errors import UsageError
+from specverify.statistics.goodness import MINIMUM_EXPECTED
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,46 @@ def samples_needed_chi_squared(
     if not divergence > 0:
         raise UsageError(f"divergence must be positive, got {divergence}: nothing to detect")
     return max(1, math.ceil(noncentrality_needed(df, alpha, power) / divergence))
+
+
+def samples_needed_any(tv: float, cells: int, alpha: float, power: float = 0.999) -> int:
+    """Observations that reveal any deviation of total variation `tv` or more on so many cells.
+
+    `samples_needed_chi_squared` at chi2 = 4 TV^2, the least it can be, and no fewer than 25 a cell:
+    below that `goodness.pool` merges cells, and what lies inside a merged cell is hidden. For cells
+    of equal probability that is exact; if some are rarer, they are merged all the same, and the
+    promise is about the merged law.
+
+    Args:
+        tv: total variation to be seen, between 0 and 1.
+        cells: k, at least 2.
+        alpha: level of the test.
+        power: probability of an alarm.
+
+    Raises:
+        UsageError: tv outside (0, 1), cells < 2, or not 0 < alpha < power < 1.
+    """
+    if not 0 < tv < 1:
+        raise UsageError(f"a total variation to be seen lies between 0 and 1, got {tv}")
+    needed = samples_needed_chi_squared(4 * tv**2, cells - 1, alpha, power)
+    return max(needed, _unpooled(cells))
+
+
+def detectable_any(n: int, cells: int, alpha: float, power: float = 0.999) -> float | None:
+    """Smallest total variation that n observations reveal whatever the deviation looks like.
+
+    The other direction of `samples_needed_any`; None below 25 observations a cell, or if even a
+    total variation of 1 could be missed.
+
+    Raises:
+        UsageError: n < 1, cells < 2, or not 0 < alpha < power < 1.
+    """
+    found = detectable(n, cells - 1, alpha, power)
+    return found.tv if n >= _unpooled(cells) and found.tv < 1 else None
+
+
+def _unpooled(cells: int) -> int:
+    return math.ceil(MINIMUM_EXPECTED * cells)
 
 
 def _check(df: int, alpha: float, power: float) -> None:

@@ -1,5 +1,8 @@
 """Impossible tokens: how many hits on probability 0 the coins of a dtype can explain."""
 
+import math
+
+import numpy as np
 from scipy.special import betainc, betaincinv
 
 from specverify.errors import UsageError
@@ -41,7 +44,8 @@ def support_test(hits: int, n: int, *, dtype: str = "float32", excused: float = 
     p = P(H >= hits), H ~ Binomial(n, rho), = I_rho(hits, n - hits + 1), the regularised incomplete
     beta function: exact at any size, with no cancellation. rho = `floor_rate(dtype)`.
 
-    Validity: n is fixed, not the time at which a hit appeared. Error rate: exactly calibrated or
+    Validity: n is fixed, not the time at which a hit appeared, nor looked at again as it grows:
+    `support_e_value` is for runs that look. Error rate: exactly calibrated or
     conservative, since the null is a rate of at most rho; 0 hits give p = 1.
 
     Args:
@@ -62,29 +66,66 @@ def support_test(hits: int, n: int, *, dtype: str = "float32", excused: float = 
     return TestResult("support", float(hits), 0, p_value, n, 1, 1, hits)
 
 
-def hits_to_reject(n: int, alpha: float, *, dtype: str = "float32") -> int | None:
-    """Fewest hits in n tokens whose p-value is at most alpha; None if even n hits would not do."""
+def support_e_value(
+    hits: int, n: int, *, dtype: str = "float32", excused: float = 0.0
+) -> TestResult:
+    """E-process of the hypothesis that impossible tokens occur at most at the floor rate.
+
+    E = mean over r of (r/rho)^hits ((1-r)/(1-rho))^(n-hits), rho = `floor_rate(dtype)` + excused, r
+    on a grid that only rho decides: from 2 rho to (1 + rho)/2, at most a factor 4 apart.
+
+    Validity: at every look, under every stopping rule, P(sup E >= 1/alpha) <= alpha (Ville). Proof:
+    let token t be a hit with probability s <= rho given the past. The factor it multiplies a
+    component by has conditional mean s r/rho + (1-s) (1-r)/(1-rho), which grows with s as r > rho,
+    and is 1 at s = rho. So every component, and their mean, is a supermartingale from 1. The rate
+    may change with every token. A fixed-n p-value watched as n grows crosses at 2 to 12 times its
+    level (statistics.md section 6).
+
+    Without hits E is at most 1, since every factor is below 1.
+
+    Args:
+        hits: tokens emitted whose expected probability was exactly 0.
+        n: tokens examined.
+        dtype: of the uniforms the implementation draws: float64, float32, float16 or bfloat16.
+        excused: rate of hits that something else than coins explains, added to the floor.
+
+    Returns:
+        A result named "support" with statistic ln E and p-value min(1, 1/E); rho of 1 or more can
+        not be exceeded and gives ln E = 0.
+
+    Raises:
+        UsageError: not 0 <= hits <= n, an unknown dtype, or `excused` outside [0, 1).
+    """
+    if not 0 <= hits <= n:
+        raise UsageError(f"hits must lie between 0 and n, got hits={hits}, n={n}")
+    if not 0 <= excused < 1:
+        raise UsageError(f"excused must lie in [0, 1), got {excused}")
+    log_e = _log_e(hits, n, floor_rate(dtype) + excused)
+    return TestResult("support", log_e, 0, math.exp(min(0.0, -log_e)), n, 1, 1, hits)
+
+
+def hits_to_reject(
+    n: int, alpha: float, *, dtype: str = "float32", excused: float = 0.0
+) -> int | None:
+    """Fewest hits in n tokens at which `support_e_value` has p <= alpha; None if n hits do not."""
     _check(n, alpha)
-    rho = floor_rate(dtype)
-    if rho**n > alpha:
+    rho, level = floor_rate(dtype) + excused, -math.log(alpha)
+    if _log_e(n, n, rho) < level:
         return None
     low, high = 0, n
     while high - low > 1:
         middle = (low + high) // 2
-        if betainc(middle, n - middle + 1, rho) <= alpha:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if _log_e(middle, n, rho) >= level else (middle, high)
     return high
 
 
 def detectable_rate(
-    n: int, alpha: float, power: float = 0.999, *, dtype: str = "float32"
+    n: int, alpha: float, power: float = 0.999, *, dtype: str = "float32", excused: float = 0.0
 ) -> float | None:
     """Smallest rate of impossible tokens that n tokens reveal with probability `power`.
 
-    Solves P(Binomial(n, r) >= h) = power for r, h = `hits_to_reject`. None if n is too small to
-    reject at all.
+    Solves P(Binomial(n, r) >= h) = power for r, h = `hits_to_reject`, at a single look; more looks
+    can only add. None if n is too small to reject at all.
 
     Raises:
         UsageError: n < 1, or alpha or power outside (0, 1).
@@ -92,10 +133,20 @@ def detectable_rate(
     _check(n, alpha)
     if not 0 < power < 1:
         raise UsageError(f"power must lie strictly between 0 and 1, got {power}")
-    hits = hits_to_reject(n, alpha, dtype=dtype)
+    hits = hits_to_reject(n, alpha, dtype=dtype, excused=excused)
     if hits is None:
         return None
     return float(betaincinv(hits, n - hits + 1, power))
+
+
+def _log_e(hits: int, n: int, rho: float) -> float:
+    if rho >= 1:
+        return 0.0
+    top = (1 + rho) / 2
+    bottom = min(2 * rho, top)
+    rates = np.geomspace(bottom, top, 1 + math.ceil(math.log(top / bottom, 4)))
+    logs = hits * np.log(rates / rho) + (n - hits) * (np.log1p(-rates) - math.log1p(-rho))
+    return float(np.logaddexp.reduce(logs)) - math.log(len(rates))
 
 
 def _check(n: int, alpha: float) -> None:

@@ -1,6 +1,5 @@
 """Calling a subject of each kind, with its answer checked before anything is concluded from it."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -8,16 +7,29 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch import Generator, Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from specverify.decoding.output import DecoderOutput
+from specverify.decoding.output import DecoderOutput, joined
 from specverify.errors import SubjectError, UsageError
 from specverify.settings import SamplingSettings
-from specverify.subjects.checks import decoder_output, emitted_tokens, transformed_logits
+from specverify.subjects import watchdog
+from specverify.subjects.checks import (
+    check_output,
+    emitted_tokens,
+    readable_output,
+    transformed_logits,
+)
 from specverify.subjects.guard import DEFAULT_TIME_LIMIT, Call, run_guarded
 from specverify.subjects.protocols import Subject, Transform
 
 T = TypeVar("T")
+
+_OF_RULES = ("draft_tokens", "draft_probs", "target_probs")
+"""Arguments of a rule."""
+
+_CHANGED = "changes {} in place, which the caller may still need"
+
+_COMPARED = 4096
+"""Entries of an argument that is compared with what was handed over after every call."""
 
 _ECHO = 12
 """Prompt tokens that an output must repeat before that is told: fewer may agree by chance."""
@@ -34,6 +46,7 @@ def call_decoder(
     generator: Generator,
     *,
     time_limit: float = DEFAULT_TIME_LIMIT,
+    check_values: bool = True,
 ) -> Call[DecoderOutput]:
     """Let a decoder generate for a batch of prompts.
 
@@ -52,6 +65,8 @@ def call_decoder(
         generator: source of all draws; a subject without a generator has the global ones seeded
             from it.
         time_limit: seconds for one call.
+        check_values: whether to check not only types and shapes; otherwise the caller does, by
+            `check_decoder_values`, for the outputs of several calls at once.
 
     Raises:
         SubjectError: the subject raised, or its output has a wrong type, shape or range.
@@ -76,7 +91,9 @@ def call_decoder(
             limit=time_limit,
         )
         what = f"output of {subject.name!r}"
-        output = decoder_output(call.value, len(prompts), vocab_size, what=what)
+        output = readable_output(call.value, len(prompts), vocab_size, what=what)
+        if check_values:
+            check_decoder_values(subject, output, vocab_size)
         findings = call.findings + _changed(
             {"prompt_ids": (ids, prompts), "attention_mask": (shown, mask)}
         )
@@ -85,13 +102,89 @@ def call_decoder(
     if subject.capabilities.batch or len(prompt_ids) == 1:
         return _with_echo(rows(prompt_ids, attention_mask), prompt_ids, attention_mask)
     calls = [rows(prompt_ids[b : b + 1], attention_mask[b : b + 1]) for b in range(len(prompt_ids))]
-    outputs = [call.value for call in calls]
-    joined = DecoderOutput(
-        tokens=_stack([output.tokens for output in outputs]),
-        accepted=_stack_known([output.accepted for output in outputs]),
-        drafted=_stack_known([output.drafted for output in outputs]),
-    )
-    return _with_echo(_merge(joined, calls), prompt_ids, attention_mask)
+    together = joined([call.value for call in calls])
+    return _with_echo(_merge(together, calls), prompt_ids, attention_mask)
+
+
+def call_decoder_by_row(
+    subject: Subject,
+    target: Any,
+    draft: Any,
+    prompts: Sequence[Tensor],
+    settings: SamplingSettings,
+    num_draft_tokens: int,
+    generator: Generator,
+    *,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+) -> Call[DecoderOutput]:
+    """Let a decoder that takes one row a call generate for prompts, one after the other.
+
+    Cheaper than as many calls of `call_decoder`: what is watched of the process is looked at once
+    for all of them. Each has its own time limit. Values of the output are left for the caller to
+    check, by `check_decoder_values`.
+
+    Args:
+        subject: a subject of kind decoder.
+        target: the target model, in a class the subject accepts.
+        draft: the draft model.
+        prompts: long [T] each, without padding.
+        settings: the output contract.
+        num_draft_tokens: K, draft tokens a round.
+        generator: source of all draws, of one row after the other.
+        time_limit: seconds for one row.
+
+    Returns:
+        The rows, [B, L]; if one fails those before it, with `failure`.
+
+    Raises:
+        SubjectError: the first row failed: the subject raised, or its output has a wrong type or
+            shape.
+        SubjectTimeout: it ran past the limit.
+        UsageError: the target does not say its vocabulary size.
+    """
+    vocab_size, what = vocab_size_of(target), f"output of {subject.name!r}"
+    outputs: list[DecoderOutput] = []
+    findings: dict[str, None] = {}
+
+    def one_after_the_other() -> None:
+        for prompt in prompts:
+            ids = prompt[None].clone()
+            shown = torch.ones_like(ids)
+            with watchdog.time_limit(time_limit):
+                value = subject.call(
+                    target, draft, ids, shown, _own_copy(settings), num_draft_tokens, generator
+                )
+            output = readable_output(value, 1, vocab_size, what=what)
+            outputs.append(output)
+            everything = torch.ones_like(ids)
+            found = _changed(
+                {"prompt_ids": (ids, prompt[None]), "attention_mask": (shown, everything)}
+            )
+            if output.tokens.shape[1] >= len(prompt):
+                found += _echo(output.tokens, prompt[None], everything)
+            findings.update(dict.fromkeys(found))
+
+    failure: str | None = None
+    seconds, noticed = 0.0, ()
+    try:
+        call = run_guarded(subject, one_after_the_other, generator=generator, limit=None)
+        seconds, noticed = call.seconds, call.findings
+    except SubjectError as error:
+        if not outputs:
+            raise
+        failure = str(error)
+    return Call(joined(outputs), seconds, (*findings, *noticed), failure)
+
+
+def check_decoder_values(subject: Subject, output: DecoderOutput, vocab_size: int) -> None:
+    """Check token ids and counts of an output, or of several that were joined.
+
+    Raises:
+        SubjectError: some value is outside its range, or contradicts another.
+    """
+    declares = subject.capabilities.algorithm is not None
+    what = f"output of {subject.name!r}"
+    check_output(output, vocab_size, what=what, always_one_more=declares)
 
 
 def call_rule(
@@ -105,7 +198,8 @@ def call_rule(
 ) -> Call[Tensor]:
     """Let a rule decide one round for a batch of rows.
 
-    The subject works on copies, since rules that subtract in place are common. A rule without a
+    The subject works on copies, since rules that subtract in place are common; that it does is a
+    finding, and so is a result that is a view of the draft tokens. A rule without a
     generator argument is called without one, the global generators seeded from `generator`; a rule
     that takes one row a call gets one row a call. One that declares coins is handed those, drawn
     from `generator`, in place of it.
@@ -127,6 +221,7 @@ def call_rule(
     """
     width, vocab_size = target_probs.shape[1], target_probs.shape[2]
     what = f"output of {subject.name!r}"
+    given = draft_tokens, draft_probs, target_probs
 
     def rows(part: slice) -> Call[Tensor]:
         arguments: list[Any] = [
@@ -134,6 +229,7 @@ def call_rule(
             None if draft_probs is None else draft_probs[part].clone(),
             target_probs[part].clone(),
         ]
+        handed = tuple(arguments)
         count = len(arguments[0])
         rule, coins = subject.call, subject.capabilities.coins
         if coins is not None:
@@ -144,7 +240,10 @@ def call_rule(
             arguments.append(generator)
         call = run_guarded(subject, rule, *arguments, generator=generator, limit=time_limit)
         tokens = emitted_tokens(_as_tensor(call.value), count, vocab_size, what=what)
-        return Call(_fit(tokens, width, what), call.seconds, call.findings)
+        findings = call.findings + _written_to(handed, given, part)
+        if isinstance(call.value, Tensor) and _share_memory(call.value, handed[0]):
+            findings += ("returns a view of draft_tokens, which changes with them",)
+        return Call(_fit(tokens, width, what), call.seconds, findings)
 
     if subject.capabilities.batch or len(draft_tokens) == 1:
         return rows(slice(None))
@@ -180,6 +279,7 @@ def call_transform(
     *,
     generator: Generator | None = None,
     time_limit: float = DEFAULT_TIME_LIMIT,
+    copy_result: bool = True,
 ) -> Call[Tensor]:
     """Let a transform change logits; it works on copies, and changing those is a finding.
 
@@ -190,6 +290,7 @@ def call_transform(
         logits: [B, V].
         generator: seeds the global generators for a random transform that declares none.
         time_limit: seconds for one call.
+        copy_result: whether the caller wants a result that later calls cannot change.
 
     Returns:
         Logits [B, V].
@@ -200,7 +301,8 @@ def call_transform(
     """
     ids, scores = input_ids.clone(), logits.clone()
     call = run_guarded(subject, transform, ids, scores, generator=generator, limit=time_limit)
-    value = transformed_logits(call.value, logits, what=f"output of {subject.name!r}")
+    what = f"output of {subject.name!r}"
+    value = transformed_logits(call.value, logits, what=what, copy=copy_result)
     findings = call.findings
     if not torch.equal(ids, input_ids):
         findings += ("changes input_ids in place, which every later step of a decoder reads",)
@@ -230,33 +332,65 @@ def vocab_size_of(model: Any) -> int:
 
 def _own_copy(settings: SamplingSettings) -> SamplingSettings:
     """Settings a subject may do with as it likes; the constraint, mere code, is shared."""
-    return copy.deepcopy(settings, {id(settings.allowed_tokens): settings.allowed_tokens})
+    own = settings.model_copy()
+    # Settings are frozen, but for the entries of their mappings. As an update, a copy would count
+    # as a field that was set.
+    vars(own).update({name: value.copy() for name, value in settings if isinstance(value, dict)})
+    return own
 
 
 def _changed(arguments: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[str, ...]:
     """A finding for each argument that is no longer what it was."""
     return tuple(
-        f"changes {name} in place, which the caller may still need"
+        _CHANGED.format(name)
         for name, (now, before) in arguments.items()
         if not torch.equal(now, before)
     )
 
 
+def _written_to(
+    handed: Sequence[Tensor | None], given: Sequence[Tensor | None], part: slice
+) -> tuple[str, ...]:
+    """A finding for each argument of a rule that is no longer what it was.
+
+    Torch counts what it writes to a tensor, so large ones are compared only where it has; what is
+    written past it, through numpy, shows in small ones.
+    """
+    found: tuple[str, ...] = ()
+    for name, now, before in zip(_OF_RULES, handed, given, strict=True):
+        if now is None or before is None:
+            continue
+        if now.numel() > _COMPARED and not now.is_inference() and now._version == 0:
+            continue
+        if not torch.equal(now, before if len(now) == len(before) else before[part]):
+            found += (_CHANGED.format(name),)
+    return found
+
+
+def _share_memory(value: Tensor, other: Tensor) -> bool:
+    return value.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
 def _with_echo(
     call: Call[DecoderOutput], prompt_ids: Tensor, attention_mask: Tensor
 ) -> Call[DecoderOutput]:
-    """Add a finding if every row of the output begins with its prompt, padded or not."""
-    tokens = call.value.tokens
+    findings = _echo(call.value.tokens, prompt_ids, attention_mask)
+    return Call(call.value, call.seconds, call.findings + findings) if findings else call
+
+
+def _echo(tokens: Tensor, prompt_ids: Tensor, attention_mask: Tensor) -> tuple[str, ...]:
+    """A finding if every row of the output begins with its prompt, padded or not."""
+    if tokens.shape[1] < int(attention_mask.sum(1).min()):
+        return ()
     shown = attention_mask.bool()
     padded = torch.equal(tokens[:, : prompt_ids.shape[1]], prompt_ids)
     echoed = padded or all(
-        torch.equal(row[: int(real.sum())], ids[real])
-        for row, ids, real in zip(tokens, prompt_ids, shown, strict=True)
+        torch.equal(tokens[row, : int(shown[row].sum())], prompt_ids[row, shown[row]])
+        for row in range(len(tokens))
     )
     if echoed and int(shown.sum()) >= _ECHO:
-        finding = "the output begins with the prompt in every row; return the new tokens only"
-        return Call(call.value, call.seconds, (*call.findings, finding))
-    return call
+        return ("the output begins with the prompt in every row; return the new tokens only",)
+    return ()
 
 
 def _as_tensor(value: Any) -> Any:
@@ -278,13 +412,3 @@ def _merge(value: T, calls: Sequence[Call[Any]]) -> Call[T]:
     """One call in place of one a row, each finding once."""
     findings = dict.fromkeys(finding for call in calls for finding in call.findings)
     return Call(value, sum(call.seconds for call in calls), tuple(findings))
-
-
-def _stack(rows: Sequence[Tensor]) -> Tensor:
-    """Rows [1, L_b] of different length as [B, L], padded right with -1."""
-    return pad_sequence([row[0] for row in rows], batch_first=True, padding_value=-1)
-
-
-def _stack_known(rows: Sequence[Tensor | None]) -> Tensor | None:
-    known = [row for row in rows if row is not None]
-    return _stack(known) if len(known) == len(rows) else None

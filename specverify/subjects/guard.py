@@ -1,5 +1,6 @@
 """Running code under test: within a time limit, its failures named, its randomness watched."""
 
+import ctypes
 import hashlib
 import os
 import random
@@ -18,6 +19,8 @@ from torch import Generator
 from specverify.errors import SubjectError, SubjectTimeout
 from specverify.quoting import message_of, printable
 from specverify.subjects.protocols import Subject
+from specverify.subjects.side_effects import side_effects
+from specverify.subjects.switches import switches_kept
 from specverify.subjects.watchdog import check_time_limit, time_limit
 
 T = TypeVar("T")
@@ -30,7 +33,13 @@ _TOUCHED = (
     "the generator it is handed"
 )
 
-_STEERING = (
+_SWITCHED = "changes {} for the whole process; it was put back after the call"
+
+_MT19937_BYTES = 4 * (624 + 1)
+"""The words of its state, and the position among them."""
+
+_NOT_THEIRS = (
+    "specverify/subjects/calling.py",
     "exact/steering/mode.py",
     "exact/steering/sources.py",
     "exact/steering/operation.py",
@@ -48,6 +57,8 @@ class Call(Generic[T]):
     seconds: float
     findings: tuple[str, ...] = ()
     """Sentences on what is odd about the call and no error, such as a touched global generator."""
+    failure: str | None = None
+    """What the next of several calls failed with, where `value` is of those before it."""
 
 
 def run_guarded(
@@ -55,13 +66,14 @@ def run_guarded(
     call: Callable[..., T],
     *arguments: Any,
     generator: Generator | None = None,
-    limit: float = DEFAULT_TIME_LIMIT,
+    limit: float | None = DEFAULT_TIME_LIMIT,
 ) -> Call[T]:
     """Call into the code of a subject.
 
     A subject that declares `generator=False` draws from the global generators of torch, numpy and
     Python: they are seeded from `generator` for the call and restored after it, so the same seed
-    gives the same run. One that declares a generator and still draws from them is reported.
+    gives the same run. One that declares a generator and still draws from them is reported, and so
+    is one that changes a switch of the whole process. What it prints goes to standard error.
 
     Args:
         subject: whose code it is; named in every message.
@@ -69,7 +81,7 @@ def run_guarded(
         *arguments: what to call it with.
         generator: seeds the global generators where the subject uses them; without one they are
             only watched.
-        limit: wall time in seconds.
+        limit: wall time in seconds; None where what is called keeps one itself.
 
     Raises:
         SubjectTimeout: the call ran past the limit.
@@ -77,13 +89,19 @@ def run_guarded(
         KeyboardInterrupt: as it is.
         UsageError: the limit is none that a timer can keep.
     """
-    check_time_limit(limit)
+    if limit is not None:
+        check_time_limit(limit)
     declares = subject.capabilities.generator
     before = _global_states() if declares else {}
     lent = nullcontext() if declares or generator is None else lend_global_generators(generator)
     begin = time.perf_counter()
     try:
-        with lent, time_limit(limit):
+        with (
+            side_effects(subject.name) as beside,
+            switches_kept() as switched,
+            lent,
+            nullcontext() if limit is None else time_limit(limit),
+        ):
             value = _in_this_process(call, arguments)
     except SubjectTimeout as error:
         raise SubjectTimeout(f"subject {subject.name!r}: {error}") from error.__cause__
@@ -97,7 +115,15 @@ def run_guarded(
     except BaseException as error:
         raise SubjectError(_explain(subject, error)) from error
     seconds = time.perf_counter() - begin
-    return Call(value, seconds, tuple(_TOUCHED.format(name) for name in _changed(before)))
+    findings = [_TOUCHED.format(name) for name in _changed(before)]
+    findings += [_SWITCHED.format(name) for name in switched]
+    findings += beside
+    return Call(value, seconds, tuple(findings))
+
+
+def ended_process(subject: Subject, how: str) -> str:
+    """The failure of a subject that ended the process it ran in, `how` in words."""
+    return f"the process that ran subject {subject.name!r} {how}"
 
 
 def _in_this_process(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
@@ -120,12 +146,21 @@ def _in_this_process(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
 def _global_states() -> dict[str, Any]:
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(legacy=False),
+        "numpy": _numpy_state(),
         "python": random.getstate(),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["torch.cuda"] = torch.cat(torch.cuda.get_rng_state_all())
     return states
+
+
+def _numpy_state() -> Any:
+    """The state of numpy's global generator; its bytes where it is the usual one, as `get_state`
+    takes longer than all else that a call is guarded by."""
+    source = np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(source, np.random.MT19937):
+        return ctypes.string_at(source.ctypes.state_address, _MT19937_BYTES)
+    return np.random.get_state(legacy=False)
 
 
 def _changed(before: dict[str, Any]) -> list[str]:
@@ -175,7 +210,9 @@ def _explain(subject: Subject, error: BaseException) -> str:
     # The first two frames are the guard's own, and where randomness is steered every operation of
     # torch passes through some that say nothing about the subject.
     frames = frames[:2] + [
-        frame for frame in frames[2:] if not PurePath(frame.filename).as_posix().endswith(_STEERING)
+        frame
+        for frame in frames[2:]
+        if not PurePath(frame.filename).as_posix().endswith(_NOT_THEIRS)
     ]
     lines = [
         f"  {'/'.join(PurePath(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"

@@ -12,11 +12,15 @@ from specverify.settings import SamplingSettings
 
 if TYPE_CHECKING:
     from specverify.exact.coins import Coins
+    from specverify.verification.lossy import LossyContract
 
 Kind = Literal["rule", "transform", "decoder"]
 KINDS: tuple[Kind, ...] = ("rule", "transform", "decoder")
 GENERATING: frozenset[Kind] = frozenset({"rule", "decoder"})
 """Kinds that emit tokens; a rule does so inside the reference loop."""
+RULES: frozenset[Kind] = frozenset({"rule"})
+DECODERS: frozenset[Kind] = frozenset({"decoder"})
+TRANSFORMS: frozenset[Kind] = frozenset({"transform"})
 
 
 class Rule(Protocol):
@@ -79,6 +83,12 @@ class Capabilities:
     models: frozenset[str] = frozenset({"transformers"})
     """Model classes a decoder accepts: `transformers` (a `PreTrainedModel`, glass-box or real) and
     `language_model` (specverify's own protocol, vectorised over many rows)."""
+    tiny_models: bool = True
+    """Whether a decoder takes the tables and glass-box models of exact evidence, which have no
+    layers. Without it nothing is computed for it, only sampled on the pair it is given."""
+    lossy: "LossyContract | None" = None
+    """What a rule emits that changes the distribution on purpose; it is held against this and
+    certified as lossy-as-declared, never as preserved."""
     coins: "Coins | None" = None
     """The uniforms a rule takes as keyword arguments in place of the generator. The suite feeds
     them, so a kernel without torch has exact evidence too; their dtype is `coin_dtype`."""
@@ -112,4 +122,16 @@ class Subject:
             raise UsageError(
                 f"{self.name!r} declares coins and is a {self.kind}; only a rule takes its "
                 "uniforms as arguments"
+            )
+        if self.capabilities.lossy is None:
+            return
+        if self.kind != "rule":
+            raise UsageError(
+                f"{self.name!r} declares a lossy contract and is a {self.kind}; only what a rule "
+                "emits is held against one"
+            )
+        if self.capabilities.algorithm is not None:
+            raise UsageError(
+                f"{self.name!r} declares a lossy contract and the algorithm "
+                f"{self.capabilities.algorithm!r}, which is lossless; declare one of the two"
             )

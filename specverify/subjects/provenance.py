@@ -3,7 +3,8 @@
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -67,4 +68,10 @@ def _module(call: Callable[..., Any]) -> str:
 
 def _distributions(call: Callable[..., Any]) -> list[str]:
     top = _module(call).partition(".")[0]
-    return sorted(set(packages_distributions().get(top, ())))
+    return sorted(set(_installed().get(top, ())))
+
+
+@cache
+def _installed() -> Mapping[str, list[str]]:
+    """Packages by the modules they bring; every one that is installed is looked at."""
+    return packages_distributions()

@@ -1,16 +1,33 @@
 """specverify's own decoder as a subject, once for each verification rule."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Generator, Tensor
 
 from specverify.decoding.output import DecoderOutput
 from specverify.errors import SettingsError
+from specverify.models.protocol import LanguageModel
 from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Capabilities, Subject
 
+MakeDrafter = Callable[[LanguageModel, LanguageModel], Any]
+"""The drafter of a loop, from its target and the draft model it was handed."""
 
-def _reference(name: str, algorithm: str, summary: str) -> Subject:
+
+def reference_subject(
+    name: str, algorithm: str, summary: str, drafter: MakeDrafter | None = None, **declared: Any
+) -> Subject:
+    """The reference loop as a subject.
+
+    Args:
+        name: of the subject.
+        algorithm: its verification rule.
+        summary: one line for listings.
+        drafter: makes what proposes; the draft model it is handed when omitted.
+        **declared: further capabilities.
+    """
+
     def generate(
         target: Any,
         draft: Any,
@@ -22,7 +39,6 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
     ) -> DecoderOutput:
         # Imported here, so that listing the subjects loads no model code.
         from specverify.decoding.speculative import SpeculativeDecoder
-        from specverify.drafting.draft_model import DraftModel
         from specverify.drafting.schedule import Fixed
         from specverify.models.transformers_model import as_language_model
         from specverify.verification import get_verification
@@ -32,9 +48,10 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
                 f"{name} decodes greedily and got temperature={settings.temperature:g}; set "
                 "temperature to 0 (--settings greedy), or certify another reference"
             )
+        models = as_language_model(target), as_language_model(draft)
         decoder = SpeculativeDecoder(
-            as_language_model(target),
-            DraftModel(as_language_model(draft)),
+            models[0],
+            (drafter or _draft_model)(*models),
             get_verification(algorithm).unchecked(),
             Fixed(num_draft_tokens),
         )
@@ -46,23 +63,31 @@ def _reference(name: str, algorithm: str, summary: str) -> Subject:
         call=generate,
         capabilities=Capabilities(
             algorithm=algorithm,
-            standard_draft=True,
+            # Of another drafter nobody knows whether its q is the pair's draft.
+            standard_draft=drafter is None,
             coin_dtype="float64",
             models=frozenset({"language_model", "transformers"}),
+            **declared,
         ),
         summary=summary,
     )
 
 
-TOKEN = _reference(
+def _draft_model(_target: LanguageModel, draft: LanguageModel) -> Any:
+    from specverify.drafting.draft_model import DraftModel
+
+    return DraftModel(draft)
+
+
+TOKEN = reference_subject(
     "reference", "token", "specverify's decoder, token verification (Leviathan, Chen 2023)"
 )
-BLOCK = _reference(
+BLOCK = reference_subject(
     "reference-block", "block", "specverify's decoder, block verification (Sun et al. 2024)"
 )
-MATCH = _reference(
+MATCH = reference_subject(
     "reference-match", "match", "specverify's decoder, accepts what the target itself would draw"
 )
-GREEDY = _reference(
+GREEDY = reference_subject(
     "reference-greedy", "greedy", "specverify's decoder, greedy verification (temperature 0 only)"
 )

@@ -1,7 +1,7 @@
 """Where subjects come from: installed names, decorated functions, `package.module:object`."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +12,9 @@ from specverify.lookup import (
     entry_point_names,
     import_object,
     load_entry_point,
+    module_of,
 )
+from specverify.quoting import a_type
 
 if TYPE_CHECKING:
     from specverify.subjects.protocols import Capabilities, Subject
@@ -93,13 +95,16 @@ def subject_names() -> list[str]:
     return sorted({*entry_point_names(GROUP), *_REGISTERED})
 
 
-def load_subject(spec: str, kind: str | None = None) -> "Subject":
+def load_subject(
+    spec: str, kind: str | None = None, kinds: Sequence[str] | None = None
+) -> "Subject":
     """Find a subject by name or by `package.module:object`.
 
     Args:
         spec: a name that a package announces or that `@subject` registered, or the import path of
             a `Subject`, a function decorated with `@subject`, or (with `kind`) any callable.
         kind: rule, transform or decoder; needed for a bare callable.
+        kinds: what the caller takes, to advise on; all kinds when omitted.
 
     Raises:
         UsageError: nothing has this name, it cannot be imported, or its kind is not known or
@@ -118,19 +123,34 @@ def load_subject(spec: str, kind: str | None = None) -> "Subject":
             f"unknown subject {spec!r}{suggested}; choose one of "
             f"{', '.join(known)}, or name your own as package.module:object"
         )
-    return _as_subject(found, spec, kind)
+    return _as_subject(found, spec, kind, kinds)
+
+
+def as_subject(given: "Subject | Callable[..., Any] | str") -> "Subject":
+    """A subject from itself, from a function decorated with `@subject`, or from a name.
+
+    Raises:
+        UsageError: none of the three; the message names the remedy.
+    """
+    if isinstance(given, str):
+        return load_subject(given)
+    return _as_subject(given, getattr(given, "__qualname__", repr(given)), None)
 
 
 def _with_colon(spec: str) -> str:
-    """A suggestion for what looks like `package.module.object`, dots throughout."""
+    """A suggestion for what looks like `package.module.object`, or like a file."""
+    if spec.endswith(".py"):
+        return f" (did you mean '{module_of(spec)}:NAME', with the name of an object in it?)"
     module, dot, name = spec.rpartition(".")
     if dot and all(part.isidentifier() for part in spec.split(".")):
         return f" (did you mean '{module}:{name}'?)"
     return ""
 
 
-def _as_subject(found: Any, spec: str, kind: str | None) -> "Subject":
-    from specverify.subjects.protocols import Subject
+def _as_subject(
+    found: Any, spec: str, kind: str | None, kinds: Sequence[str] | None = None
+) -> "Subject":
+    from specverify.subjects.protocols import KINDS, Subject
 
     declared = found if isinstance(found, Subject) else getattr(found, _ATTRIBUTE, None)
     if declared is not None:
@@ -139,15 +159,21 @@ def _as_subject(found: Any, spec: str, kind: str | None) -> "Subject":
         return declared
     if not callable(found):
         raise UsageError(
-            f"{spec!r} is a {type(found).__name__}, which cannot be called; name a function, or a "
+            f"{spec!r} is {a_type(found)}, which cannot be called; name a function, or a "
             "specverify Subject"
         )
     if kind is None:
         raise UsageError(
-            f"{spec!r} does not say what kind of subject it is; pass --kind rule, --kind transform "
-            "or --kind decoder (kind= in Python), or decorate it with @specverify.subject"
+            f"{spec!r} does not say what kind of subject it is; pass "
+            f"{_any_of([f'--kind {known}' for known in kinds or KINDS])} (kind= in Python), or "
+            "decorate it with @specverify.subject"
         )
     return _make(found, kind, spec)
+
+
+def _any_of(words: Sequence[str]) -> str:
+    *rest, last = words
+    return f"{', '.join(rest)} or {last}" if rest else last
 
 
 def _make(

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specverify.decoding.output import DecoderOutput
 from specverify.errors import SettingsError, UsageError
+from specverify.quoting import a_type
 from specverify.settings import SamplingSettings
 from specverify.subjects.guard import lend_global_generators
 from specverify.subjects.protocols import Capabilities, Subject
@@ -84,7 +85,7 @@ def _check(target: Any, draft: Any, settings: SamplingSettings) -> None:
     for role, model in (("target", target), ("draft", draft)):
         if not isinstance(model, PreTrainedModel):
             raise UsageError(
-                f"the {role} is a {type(model).__name__}; transformers generates with "
+                f"the {role} is {a_type(model)}; transformers generates with "
                 "PreTrainedModel only: choose a pair of such models, e.g. --pair trained"
             )
     if settings.dialect != "huggingface":

@@ -9,14 +9,24 @@ from collections.abc import Iterator
 from types import FrameType
 
 from specverify.errors import SubjectTimeout, UsageError
+from specverify.sampling import deadline
 
 LONGEST = 365 * 86_400.0
 """The longest limit, a year; timers of the system overflow beyond some such number."""
 
+RAN_PAST = "ran past its time limit"
+"""How every message about a call that took too long says so."""
+
 _REPEAT = 0.25
 """Seconds between alarms after the first one, for code that swallows it."""
 
-_MACHINERY = frozenset({__file__, contextlib.__file__})
+_IMPORT_GRACE = 60.0
+"""Seconds past the limit that an import under way is given to end."""
+
+_IMPORTING = "<frozen importlib._bootstrap"
+"""How the file names of the import system's frames begin."""
+
+_MACHINERY = frozenset({__file__, contextlib.__file__, deadline.__file__})
 
 
 class _Expired(BaseException):
@@ -42,33 +52,41 @@ def time_limit(seconds: float) -> Iterator[None]:
     In the main thread of a system with `SIGALRM` the block is interrupted between two bytecodes,
     and again every quarter of a second if it swallows the interruption, even by a bare `except`
     in an endless loop. Only code that never returns to the interpreter (one endless kernel)
-    outlasts it, until that kernel ends. Elsewhere (other threads, Windows) nothing can interrupt
-    Python code; there, and in a block that switches the alarm off, the limit is checked when the
-    block returns. Limits nest.
+    outlasts it, until that kernel ends, or, in a worker process, until the process that started it
+    ends it (see `sampling.deadline`). An import under way may end first, within a minute: cut
+    off, it would leave half a module behind for every later call to stumble over. Elsewhere (other
+    threads, Windows) nothing can interrupt Python code; there, and in a block that switches the
+    alarm off, the limit is checked when the block returns. Limits nest.
 
     Raises:
         SubjectTimeout: the block ran past the limit, whatever it raised or returned in the end.
         UsageError: the limit is no number that `check_time_limit` takes.
     """
     check_time_limit(seconds)
-    if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
-        yield from _interrupting(seconds)
-    else:
-        yield from _measuring(seconds)
+    with deadline.told(seconds):
+        if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
+            yield from _interrupting(seconds)
+        else:
+            yield from _measuring(seconds)
 
 
 def _interrupting(seconds: float) -> Iterator[None]:
-    fired = 0
+    fired, thrown = False, False
 
     def expire(_signal: int, frame: FrameType | None) -> None:
-        nonlocal fired
-        fired += 1
+        nonlocal fired, thrown
+        fired = True
         # Raised between the block and its clean-up, it would escape the `except` below. The block
         # cannot hide behind this: the next alarm comes soon, and `fired` is looked at in the end.
         if frame is not None and frame.f_code.co_filename in _MACHINERY:
             return
-        if fired > 1 and frame is not None:
+        late = time.monotonic() - begin - seconds
+        if late < _IMPORT_GRACE and _imports(frame, owner):
+            deadline.extend(_REPEAT)
+            return
+        if thrown and frame is not None:
             _raise_in_handlers(frame, owner)
+        thrown = True
         raise _Expired
 
     tracer = sys.gettrace()
@@ -78,7 +96,7 @@ def _interrupting(seconds: float) -> Iterator[None]:
     outer, outer_interval = signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT)
 
     def late() -> bool:
-        return fired > 0 or time.monotonic() - begin > seconds
+        return fired or time.monotonic() - begin > seconds
 
     try:
         yield
@@ -105,6 +123,15 @@ def _outside_machinery(frame: FrameType | None) -> FrameType | None:
     while frame is not None and frame.f_code.co_filename in _MACHINERY:
         frame = frame.f_back
     return frame
+
+
+def _imports(frame: FrameType | None, owner: FrameType | None) -> bool:
+    """Whether a frame, or one between it and the owner, is part of an import."""
+    while frame is not None and frame is not owner:
+        if frame.f_code.co_filename.startswith(_IMPORTING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _raise_in_handlers(frame: FrameType | None, owner: FrameType | None) -> None:
@@ -141,6 +168,6 @@ def _measuring(seconds: float) -> Iterator[None]:
 
 def _timed_out(seconds: float) -> SubjectTimeout:
     return SubjectTimeout(
-        f"a call ran past its time limit of {seconds:g} s; if it is slow rather than stuck, "
+        f"a call {RAN_PAST} of {seconds:g} s; if it is slow rather than stuck, "
         "raise the limit with --time-limit SECONDS (time_limit= in Python)"
     )

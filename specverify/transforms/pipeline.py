@@ -41,6 +41,8 @@ class Pipeline:
         self._forbidding = bool(chain.forbidding)
         self.history_free = chain.history_free
         """Whether the result depends on the logits alone."""
+        self.neutral = chain.empty and not settings.greedy
+        """Whether the result is the softmax of the logits as they are."""
         self.random = chain.random
         """Whether some transform tosses coins of its own."""
 

@@ -8,14 +8,15 @@ from specverify.certification.contexts import MOST_ENTRIES, Contexts
 
 def test_groups_are_the_last_tokens_in_base_v_plus_one():
     contexts = Contexts(vocab_size=9, suffix=2)
-    tokens = torch.tensor([[7, 8, -1], [1, 2, 3]])
-    assert contexts.groups((4, 5), tokens, torch.tensor([0, 0])).tolist() == [45, 45]
-    assert contexts.groups((4, 5), tokens, torch.tensor([1, 3])).tolist() == [57, 23]
+    tokens, both = torch.tensor([[7, 8, -1], [1, 2, 3]]), torch.arange(2)
+    assert contexts.groups((4, 5), tokens, both, torch.tensor([0, 0])).tolist() == [45, 45]
+    assert contexts.groups((4, 5), tokens, both, torch.tensor([1, 3])).tolist() == [57, 23]
 
 
 def test_places_before_the_prompt_have_a_digit_of_their_own():
     contexts = Contexts(vocab_size=9, suffix=2)
-    (group,) = contexts.groups((4,), torch.tensor([[7]]), torch.tensor([0])).tolist()
+    first = torch.zeros(1, dtype=torch.long)
+    (group,) = contexts.groups((4,), torch.tensor([[7]]), first, torch.tensor([0])).tolist()
     assert group == 94
     assert contexts.label(group) == "after ..., start, 4"
     assert group < contexts.count
@@ -24,7 +25,8 @@ def test_places_before_the_prompt_have_a_digit_of_their_own():
 def test_one_group_for_all():
     contexts = Contexts(vocab_size=9, suffix=0)
     assert contexts.count == 1
-    assert contexts.groups((4,), torch.tensor([[7, 1]]), torch.tensor([2])).tolist() == [0]
+    first = torch.zeros(1, dtype=torch.long)
+    assert contexts.groups((4,), torch.tensor([[7, 1]]), first, torch.tensor([2])).tolist() == [0]
     assert contexts.label(0) == "anywhere"
 
 

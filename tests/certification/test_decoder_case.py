@@ -59,9 +59,15 @@ def tokens_of(*rows):
     return torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows])
 
 
+def judged(made, prompt, tokens):
+    """Runs as they are tallied, and the target's distributions along them."""
+    probs = made.laws(prompt, tokens[:, : made.length]).p
+    return made.judge(prompt, tokens, probs), probs
+
+
 def test_judged_runs_carry_where_they_had_to_end(case):
     made = case(settings=SamplingSettings(stop_token_ids=(3,)))
-    batch, probs = made.judge(0, tokens_of([0, 3], [0, 1, 2, 0], [0, 3, 1], [1]))
+    batch, probs = judged(made, 0, tokens_of([0, 3], [0, 1, 2, 0], [0, 3, 1], [1]))
     assert batch.required_lengths.tolist() == [2, 4, 2, 0]
     assert not batch.impossible.any()
     np.testing.assert_allclose(probs[2, 0].numpy(), made.first_token(0))
@@ -70,7 +76,7 @@ def test_judged_runs_carry_where_they_had_to_end(case):
 def test_a_run_far_too_long_is_judged_although_it_does_not_fit_in_the_window(case):
     target = TableModel.random(4, 1, seed=3, window=9)
     made = case(target=target)
-    batch, probs = made.judge(1, torch.zeros(2, 100, dtype=torch.long))
+    batch, probs = judged(made, 1, torch.zeros(2, 100, dtype=torch.long))
     assert batch.required_lengths.tolist() == [4, 4]
     assert batch.tokens.shape == (2, 100)
     assert probs.shape == (2, 4, 4)
@@ -95,7 +101,7 @@ class TestNearTies:
 
     def impossible(self, made: DecoderCase) -> list[bool]:
         tokens = torch.arange(made.target.vocab_size)[:, None]
-        batch, _ = made.judge(0, tokens)
+        batch, _ = judged(made, 0, tokens)
         return batch.impossible[:, 0].tolist()
 
     @pytest.mark.parametrize(

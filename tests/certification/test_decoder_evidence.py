@@ -2,6 +2,7 @@
 
 import pytest
 
+from specverify.certification.accumulator import Accumulator
 from specverify.certification.worst_cells import compare
 from specverify.fixtures.mutants.rules import ResidualOfAbsoluteDifference
 from specverify.fixtures.parts.decoder import decoder_subject
@@ -13,7 +14,7 @@ HARD = SamplingSettings(presence_penalty=0.8, stop_token_ids=(3,), top_k=3)
 
 
 def p_values(strata):
-    return [test.p_value for test in compare(strata).tests]
+    return [test.p_value for test in compare(strata, 0.0).reported]
 
 
 @pytest.mark.parametrize("subject", [TOKEN, BLOCK, MATCH], ids=lambda s: s.name)
@@ -66,8 +67,8 @@ def test_cells_have_words_for_what_they_stand_for(case, evidence):
     assert "token 0 after ..., 2, 3" in labels, labels
 
 
-def test_no_runs_no_strata(case, sampler):
-    made = sampler(TOKEN, case()).evidence()
+def test_no_runs_no_strata(case):
+    made = Accumulator(TOKEN, case()).evidence()
     assert (made.runs, made.tokens, made.reports_acceptance) == (0, 0, False)
     for strata in (made.first_tokens(), made.joint(), made.corrections(), made.bonuses()):
         assert strata.counts == strata.laws == []

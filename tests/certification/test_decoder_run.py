@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specverify.certification.decoder_run import run_decoder_case
+from specverify.certification.decoder_run import Sampling, run_decoder_case
 from specverify.certification.generation import decoder_generation
 from specverify.certification.plan import PlannedCase
 from specverify.certification.registry import properties_of
@@ -15,12 +15,17 @@ PROPERTIES = [p for p in properties_of("decoder") if p.evidence == "sampled"]
 BUDGET = Budget(1e-6, 20)
 
 
-def judged(subject, case, *, rows=1000, dropped=(), seed=0, progress=lambda event: None):
+TO_THE_END = Sampling(stop_early=False)
+
+
+def judged(
+    subject, case, *, rows=1000, dropped=(), seed=0, progress=lambda event: None, sampling=None
+):
     generate = decoder_generation(
         subject, case.target, case.draft, case.settings, case.num_draft_tokens, 60.0
     )
     planned = PlannedCase(case, generate, rows, dropped)
-    return run_decoder_case(subject, planned, PROPERTIES, BUDGET, seed, progress)
+    return run_decoder_case(subject, planned, PROPERTIES, BUDGET, seed, progress, sampling=sampling)
 
 
 def failing_at(number, error, call=TOKEN.call):
@@ -43,21 +48,51 @@ def constant(target, draft, ids, mask, settings, k, generator):
 def test_a_right_decoder_is_preserved(case, decoder):
     events = []
     record, interrupted = judged(
-        decoder(), case(tokens=640_000), rows=40_000, dropped=("top_k",), progress=events.append
+        decoder(),
+        case(tokens=3_200_000),
+        rows=100_000,
+        dropped=("top_k",),
+        progress=events.append,
+        sampling=TO_THE_END,
     )
     assert (record.verdict, record.reason, interrupted) == ("preserved", "", False)
-    assert (record.runs, record.id) == (160_000, "case")
-    assert record.tokens == 640_000
+    assert (record.runs, record.planned_runs, record.stopped) == (800_000, 800_000, "")
+    assert record.shards == 32
+    assert record.tokens == 3_200_000
     assert record.tv_bound is not None
-    assert record.tv_bound < 0.02
+    assert record.tv_bound < 6e-3
     assert record.tv_bound_alpha == BUDGET.alpha
-    assert {r.property for r in record.tests} == {p.id for p in PROPERTIES}
-    assert all(r.decision == "pass" for r in record.tests)
-    assert [n.property for n in record.not_applicable] == ["settings.top_k"]
+    assert {r.property for r in record.tests} | {"joint.own_distributions"} == {
+        p.id for p in PROPERTIES
+    }
+    assert {r.decision for r in record.tests} == {"pass", "reported"}
+    assert [n.property for n in record.not_applicable] == [
+        "settings.top_k",
+        "joint.own_distributions",
+    ]
     assert sum(record.counters["first_round_accepted"].values()) == record.runs
     assert [(e.case, e.done, e.total) for e in events] == [
-        ("case", 40_000 * i, 160_000) for i in range(1, 5)
+        ("case", 25_000 * i, 800_000) for i in range(1, 33)
     ]
+
+
+def test_a_right_decoder_ends_as_soon_as_its_bounds_are_reached(case, decoder):
+    record, _ = judged(decoder(), case(tokens=6_400_000), rows=100_000)
+    assert (record.verdict, record.stopped) == ("preserved", "bounds reached")
+    assert record.runs < record.planned_runs == 1_600_000
+    (bound,) = [b for b in record.bounds if b.limit is not None]
+    assert bound.value <= bound.limit
+    assert bound.name == "total variation of the first token"
+
+
+def test_a_wrong_one_ends_as_soon_as_it_is_caught(case, decoder):
+    early, _ = judged(decoder(constant), case(tokens=40_000))
+    late, _ = judged(decoder(constant), case(tokens=40_000), sampling=TO_THE_END)
+    assert (early.verdict, early.stopped) == ("violated", "violated")
+    assert (late.verdict, late.stopped) == ("violated", "")
+    assert early.runs < late.runs == late.planned_runs == 10_000
+    (every,) = [r for r in late.tests if r.property == "joint.every_token" and r.alpha]
+    assert every.n == early.tokens, "what has crossed stays as it was then"
 
 
 def test_too_few_tokens_are_inconclusive_and_say_how_many_it_takes(case, decoder):
@@ -66,8 +101,8 @@ def test_too_few_tokens_are_inconclusive_and_say_how_many_it_takes(case, decoder
     assert "the bound on the first token's TV is" in record.reason
     assert record.missing is not None
     needed = int(record.missing.split("about ")[1].split(" tokens")[0].replace(",", ""))
-    enough, _ = judged(decoder(), case(tokens=int(1.1 * needed)), rows=50_000)
-    assert enough.verdict == "preserved"
+    enough, _ = judged(decoder(), case(tokens=int(1.3 * needed)), rows=100_000)
+    assert enough.verdict == "preserved", enough.reason
 
 
 def test_a_crash_at_the_third_call_keeps_the_evidence_of_the_first_two(case, decoder):
@@ -75,12 +110,13 @@ def test_a_crash_at_the_third_call_keeps_the_evidence_of_the_first_two(case, dec
     record, interrupted = judged(crashing, case(tokens=40_000))
     assert (record.verdict, interrupted) == ("error", False)
     assert "raised RuntimeError: out of cheese" in record.reason
-    assert record.runs == 2_000
+    assert record.runs == 2 * 313
     assert record.tests
 
 
 def test_a_crash_after_proof_of_a_violation_is_violated(case, decoder):
-    record, _ = judged(decoder(failing_at(3, RuntimeError("late"), constant)), case(tokens=40_000))
+    late = decoder(failing_at(3, RuntimeError("late"), constant))
+    record, _ = judged(late, case(tokens=40_000), sampling=TO_THE_END)
     assert record.verdict == "violated"
     assert "joint.first_token" in record.reason
     assert "raised RuntimeError: late" in record.reason
@@ -96,13 +132,12 @@ def test_a_crash_at_once(case, decoder):
     ("call", "verdict"), [(TOKEN.call, "inconclusive"), (constant, "violated")]
 )
 def test_control_c_keeps_what_was_tallied(case, decoder, call, verdict):
-    record, interrupted = judged(
-        decoder(failing_at(3, KeyboardInterrupt(), call)), case(tokens=40_000)
-    )
+    stopped = decoder(failing_at(3, KeyboardInterrupt(), call))
+    record, interrupted = judged(stopped, case(tokens=40_000), sampling=TO_THE_END)
     assert interrupted
-    assert (record.verdict, record.runs) == (verdict, 2_000)
+    assert (record.verdict, record.runs) == (verdict, 626)
     if verdict == "inconclusive":
-        assert record.reason == "interrupted after 2,000 of 10,000 runs"
+        assert record.reason == "interrupted after 626 of 10,000 runs"
 
 
 def too_long(target, draft, ids, mask, settings, k, generator):
@@ -128,7 +163,7 @@ def test_one_run_that_ends_in_the_wrong_place_is_proof(case, decoder, call):
     ("call", "message"),
     [
         (lambda *_: None, "is a NoneType"),
-        (lambda *a: TOKEN.call(*a).tokens[:1], r"must be \[1000, L\]"),
+        (lambda *a: TOKEN.call(*a).tokens[:1], r"must be \[125, L\]"),
         (lambda *a: TOKEN.call(*a).tokens + 90, "token ids run from 0 to 3"),
         (lambda *a: TOKEN.call(*a).tokens.float(), "must hold integers"),
         (lambda *a: TOKEN.call(*a).tokens[:, :0], "holds no token"),

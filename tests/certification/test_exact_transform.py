@@ -226,7 +226,8 @@ def test_rows_are_generic() -> None:
 def test_a_certificate_has_both_kinds_of_evidence() -> None:
     certificate = certify(subject(TopK, "top_k"))
     ids = [case.id for case in certificate.cases]
-    assert ids[4:] == [f"exact/{id}" for id in ids[:4]]
+    assert ids[4:8] == [f"exact/{id}" for id in ids[:4]]
+    assert all(id.startswith("probe/") for id in ids[8:])
     assert certificate.verdict == "preserved"
     assert certificate.reason.endswith(" in 4 exact cases")
     assert len(certify(subject(TopK, "top_k"), exact=False).cases) == 4

@@ -30,21 +30,35 @@ def pair(chi: float, g: float, df: int = 3) -> tuple[TestResult, TestResult]:
 
 
 @pytest.mark.parametrize(
-    ("chi", "g", "decision"),
-    [
-        (0.5, 0.5, "pass"),
-        (1e-7, 1e-7, "violated"),
-        (1e-30, 1.01e-7, "pass"),
-        (1.01e-7, 1e-30, "pass"),
-    ],
+    ("p_value", "decision"), [(0.5, "pass"), (1.01e-7, "pass"), (1e-7, "violated")]
 )
-def test_a_comparison_is_rejected_when_both_tests_reject(
-    chi: float, g: float, decision: Decision
-) -> None:
-    made = records(Outcome(tests=pair(chi, g)))
-    assert [record.decision for record in made] == [decision] * 2
-    assert [record.test for record in made] == ["chi-squared", "G"]
-    assert made[0].alpha == BUDGET.share == pytest.approx(1e-7)
+def test_a_test_rejects_at_its_share(p_value: float, decision: Decision) -> None:
+    (made,) = records(Outcome(tests=(result("e-process", p_value),)))
+    assert made.decision == decision
+    assert made.alpha == BUDGET.share == pytest.approx(1e-7)
+
+
+def test_what_is_only_reported_decides_nothing() -> None:
+    made = records(Outcome(tests=(result("e-process", 0.5),), reported=pair(1e-30, 1e-30)))
+    assert [record.decision for record in made] == ["pass", "reported", "reported"]
+    assert [record.alpha for record in made] == [BUDGET.share, None, None]
+    assert [record.test for record in made] == ["e-process", "chi-squared", "G"]
+
+
+def test_an_alarm_that_rests_on_reported_boundaries_is_a_suspicion() -> None:
+    (made,) = records(Outcome(tests=(result("e-process", 1e-9),), boundaries=True))
+    assert made.decision == "suspect"
+    assert judge.case_verdict([made]) == ("inconclusive", judge.BOUNDARIES)
+    (calm,) = records(Outcome(tests=(result("e-process", 0.5),), boundaries=True))
+    assert judge.corroborated([made, calm]) == [made, calm]
+
+
+def test_it_is_a_violation_where_the_tokens_are_wrong_as_well() -> None:
+    (suspect,) = records(Outcome(tests=(result("e-process", 1e-9),), boundaries=True))
+    (wrong,) = records(Outcome(tests=(result("e-process", 1e-9),)))
+    made = judge.corroborated([suspect, wrong])
+    assert [record.decision for record in made] == ["violated", "violated"]
+    assert made[0].detail == ""
 
 
 def test_the_numbers_of_a_test_are_kept() -> None:
@@ -52,7 +66,7 @@ def test_the_numbers_of_a_test_are_kept() -> None:
         tests=pair(0.25, 0.5),
         details={"worst": [{"stratum": 1, "cell": 2, "observed": 3, "expected": 4.5}]},
     )
-    first, _ = records(outcome)
+    first, _ = records(outcome)[:2]
     assert (first.statistic, first.df, first.p_value, first.n) == (12.5, 3, 0.25, 1000)
     assert (first.cells, first.strata, first.impossible) == (4, 1, 2)
     assert (first.property, first.claim, first.evidence) == (
@@ -61,17 +75,6 @@ def test_the_numbers_of_a_test_are_kept() -> None:
         "sampled",
     )
     assert first.worst_cells[0].expected == 4.5
-
-
-def test_too_few_counts_to_compare() -> None:
-    made = records(Outcome(tests=pair(1.0, 1.0, df=0)))
-    assert {record.decision for record in made} == {"untested"}
-
-
-def test_a_support_test_has_no_degrees_of_freedom_and_is_a_test_all_the_same() -> None:
-    (passed,) = records(Outcome(tests=(result("support", 1.0, df=0),)))
-    (failed,) = records(Outcome(tests=(result("support", 1e-9, df=0),)))
-    assert (passed.decision, failed.decision) == ("pass", "violated")
 
 
 def test_what_is_missing_is_said_unless_there_is_worse() -> None:
@@ -90,8 +93,9 @@ def test_a_contradiction_needs_no_statistics() -> None:
 
 DECISIONS: dict[Decision, Verdict] = {
     "violated": "violated",
+    "suspect": "inconclusive",
     "undecided": "inconclusive",
-    "untested": "preserved",
+    "reported": "preserved",
     "pass": "preserved",
 }
 
@@ -112,7 +116,7 @@ def test_the_worst_decision_gives_the_verdict(decisions: tuple[Decision, Decisio
     assert verdict == DECISIONS[min(decisions, key=list(DECISIONS).index)]
     expected = {
         "violated": "p.violated",
-        "inconclusive": "why undecided",
+        "inconclusive": "why suspect" if "suspect" in decisions else "why undecided",
         "preserved": "",
     }
     assert reason == expected[verdict]

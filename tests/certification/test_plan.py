@@ -140,7 +140,11 @@ class TestRefusals:
         [
             ({"num_draft_tokens": 0}, r"num_draft_tokens=0.*at least 1"),
             ({"num_draft_tokens": -3}, r"num_draft_tokens=-3"),
+            ({"num_draft_tokens": 257}, r"num_draft_tokens=257.*at most 256.*--num-draft-tokens"),
+            ({"num_draft_tokens": 10**30}, r"at most 256 draft tokens"),
             ({"tokens": 0}, r"tokens=0.*at least 1"),
+            ({"tokens": 10**12 + 1}, r"tokens=1000000000001; at most 1,000,000,000,000"),
+            ({"run_length": 100_001}, r"run_length=100001; a run has at most 100,000"),
             ({"profile": "fast"}, r"unknown profile 'fast'"),
             ({"profile": "fast", "tokens": 100}, r"unknown profile 'fast'"),
         ],

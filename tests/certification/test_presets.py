@@ -74,7 +74,16 @@ class TestReadSettings:
             ('{"tempratur": 1}', r"tempratur=1: .* no such field \(did you mean 'temperature'"),
             ('{"topk": 3}', r"topk=3: .* no such field \(did you mean 'top_k'"),
             ('{"self": 3}', r"self=3: .* no such field; the fields are dialect"),
-            ("[" * 4000, "cannot be read: File name too long"),
+            ("x" * 4000, "cannot be read: File name too long"),
+            ("[" * 4000, "not valid JSON"),
+            ("[]", r"must be a JSON object of fields, such as .*, not \[\]"),
+            ("3", r"must be a JSON object of fields, such as .*, not 3"),
+            ("null", r"must be a JSON object of fields, such as .*, not None"),
+            ("missing.json", r"no settings file 'missing\.json'.*a preset \(plain, "),
+            ("settings/chat", r"no settings file 'settings/chat'"),
+            ('{"top_k": 1, "top_k": 2}', "give 'top_k' more than once"),
+            ('{"logit_bias": {"1": 1.0, "1": 2.0}}', "give '1' more than once"),
+            ('{"top_k": ' + "1" * 5000 + "}", "not valid JSON: Exceeds the limit"),
             ('{"a": ' + "[" * 100_000, "not valid JSON"),
         ],
     )
@@ -85,7 +94,7 @@ class TestReadSettings:
     def test_a_file_that_holds_no_object(self, tmp_path):
         path = tmp_path / "list.json"
         path.write_text("[1]")
-        with pytest.raises(SettingsError, match=r"must be a JSON object of fields, not \[1\]"):
+        with pytest.raises(SettingsError, match=r"must be a JSON object of fields, .*, not \[1\]"):
             read_settings(str(path), PRESETS)
 
     def test_a_file_that_is_not_text(self, tmp_path):

@@ -21,14 +21,14 @@ def counted(case, rows, accepted, drafted, *, algorithm="token", prompt=1):
     width = max(map(len, rows))
     tokens = torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows])
     rounds = new_first_rounds(case)
-    probs = case.target_forced[prompt].along(tokens[:, : case.length])
+    laws = case.laws(prompt, tokens[:, : case.length])
     count_first_rounds(
         rounds,
         case,
         algorithm,
         prompt,
         tokens,
-        probs,
+        laws,
         torch.tensor(accepted),
         None if drafted is None else torch.tensor(drafted),
     )

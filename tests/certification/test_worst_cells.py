@@ -17,9 +17,12 @@ def test_chi_squared_and_g_are_scipys():
     rng = np.random.default_rng(0)
     laws = [LAW, rng.dirichlet(np.full(6, 5.0))]
     counts = [rng.multinomial(n, law) for n, law in zip((1000, 3000), laws, strict=True)]
-    outcome = compare(strata(counts, laws))
-    assert [test.name for test in outcome.tests] == ["chi-squared", "G"]
-    for test, name in zip(outcome.tests, ("pearson", "log-likelihood"), strict=True):
+    outcome = compare(strata(counts, laws), 2.5)
+    (decides,) = outcome.tests
+    assert (decides.name, decides.statistic, decides.n) == ("e-process", 2.5, 4000)
+    assert decides.p_value == pytest.approx(np.exp(-2.5))
+    assert [test.name for test in outcome.reported] == ["chi-squared", "G"]
+    for test, name in zip(outcome.reported, ("pearson", "log-likelihood"), strict=True):
         parts = [
             power_divergence(c, c.sum() * law, lambda_=name)
             for c, law in zip(counts, laws, strict=True)
@@ -32,9 +35,27 @@ def test_chi_squared_and_g_are_scipys():
 
 
 def test_nothing_to_compare():
-    outcome = compare(strata([], []))
+    outcome = compare(strata([], []), 0.0)
     assert outcome.not_applicable
     assert not outcome.tests
+
+
+def test_small_counts_are_compared_without_pooling():
+    """Three runs of four cells: no two cells of 25 expected counts, but few enough to enumerate."""
+    (exact,) = compare(strata([np.array([0, 0, 0, 3])], [LAW]), 0.0).reported
+    assert exact.name == "exact G"
+    assert exact.p_value == pytest.approx(2 * 0.125**3, rel=1e-9)
+    many = [np.full(300, 1 / 300)] * 2
+    (simulated,) = compare(strata([np.eye(300, dtype=int)[0] * 9] * 2, many), 0.0).reported
+    assert simulated.name == "Monte Carlo G"
+    assert simulated.p_value == pytest.approx(1 / 2000)
+
+
+def test_between_looks_only_what_decides_is_computed():
+    outcome = compare(strata([np.array([5, 3, 1, 1])], [LAW]), 0.0, full=False)
+    assert outcome.tests
+    assert not outcome.reported
+    assert not outcome.details
 
 
 def test_the_worst_cell_comes_first():

@@ -353,7 +353,14 @@ def test_progress_of_another_computation_is_refused(tmp_path: Path, change: str)
     }
     if change == "garbage":
         file.write_bytes(content := content[:100])
-    with pytest.raises(UsageError, match="delete it"):
+    differing = {
+        "rule": "another check: subject is a there and b here; ",
+        "rows": "another check: distributions is .* there",
+        "chunk": "another check: chunk size is .* there and 2 here; ",
+        "seed": "another check: seed is 0 there and 1 here; ",
+        "garbage": "holds no progress",
+    }
+    with pytest.raises(UsageError, match=f"{differing[change]}.*delete it"):
         actions[change]()
     assert file.read_bytes() == content
 

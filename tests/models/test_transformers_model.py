@@ -220,3 +220,27 @@ def test_as_language_model(make_tiny):
     assert wrapped.model is model
     with pytest.raises(UsageError, match="dict is neither a specverify LanguageModel"):
         as_language_model({})
+
+
+def test_a_repeated_session_equals_one_of_equal_rows(make_tiny):
+    model = TransformersModel(make_tiny("llama"))
+    prompt, rows = torch.tensor([[3, 1, 4, 1]]), 3
+    single, plain = model.start(prompt), model.start(prompt.expand(rows, -1))
+    repeated = single.repeated(rows)
+    tokens = torch.tensor([[1, 5, 9], [1, 2, 6], [1, 5, 3]])
+    for session in (repeated, plain):
+        session.extend(tokens, torch.tensor([3, 2, 3]))
+        session.roll_back(torch.tensor([5, 5, 4]))
+    again = torch.tensor([[2], [7], [1]])
+    assert torch.allclose(repeated.extend(again), plain.extend(again), atol=1e-5)
+    assert repeated.lengths.tolist() == plain.lengths.tolist() == [6, 6, 5]
+    # The one that was repeated is as it was.
+    tail = torch.tensor([[1, 5]])
+    assert torch.equal(single.extend(tail), model.start(prompt).extend(tail))
+
+
+def test_a_recurrent_state_is_not_repeated():
+    table = TableModel.random(4, 1, seed=0)
+    session = TransformersModel(RecurrentGlassBoxModel.from_table(table)).start(torch.tensor([[1]]))
+    with pytest.raises(CacheNotRollable):
+        session.repeated(2)

@@ -38,7 +38,7 @@ def test_right_rules_pass(name, settings, evidence, calm):
     assert calm(given_rejection(made, ALPHA))
     outcome = inside_residual(made, ALPHA)
     assert calm(outcome)
-    assert outcome.tests[0].statistic == 0
+    assert made.excluded_corrections()[0] == 0
 
 
 @pytest.mark.parametrize("wrong", ["bonus-from-draft", "one-coin-per-block"])
@@ -118,6 +118,7 @@ def test_a_draft_at_its_own_temperature_would_be_accused_by_the_closed_form(evid
     )
     made = evidence(declared)
     assert rejects(given_rejection(made, ALPHA))
-    certificate = certify(declared, "toy", settings={"plain": SamplingSettings()}, tokens=60_000)
+    plain = {"plain": SamplingSettings()}
+    certificate = certify(declared, "toy", settings=plain, tokens=30_000, exact=False)
     assert certificate.verdict != "violated"
     assert "correction.given_rejection" in {n.property for n in certificate.not_applicable}

@@ -1,6 +1,7 @@
 """Chapter transforms: transformers' own processors pass, other conventions do not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from transformers.generation import logits_process as hf
 from specverify.certification.certificate import Certificate
 from specverify.certification.run import certify
 from specverify.certification.transform_case import PARAMETERS
+from specverify.properties.transforms import transformed_round
 from specverify.subjects.protocols import Subject
 from specverify.transforms import REFERENCE, TopK
+from tests.properties.by_hand import evidence, moved
 
 HUGGINGFACE = {
     "temperature": lambda temperature: hf.TemperatureLogitsWarper(temperature),
@@ -257,3 +260,18 @@ def test_half_width_arithmetic_is_violated():
         return lambda ids, logits: (logits.bfloat16() / temperature).float()
 
     assert judged(factory, "temperature").verdict == "violated"
+
+
+class TestTransformedRound:
+    def test_judged_by_distance(self) -> None:
+        assert transformed_round(evidence(), 0.0).violations == ()
+        (said,) = transformed_round(evidence(moved(1e-3)), 0.0).violations
+        assert "is 0.001 in TV" in said
+
+    def test_rows_that_had_to_be_followed_alone_are_told(self) -> None:
+        made = evidence()
+        joint = replace(made.joint, alone="rows differ", rows_depend=True)
+        (finding,) = transformed_round(replace(made, joint=joint), 0.0).findings
+        assert finding == "is followed only with one row a call: rows differ"
+        looped = replace(made.joint, alone="rows draw one after another")
+        assert transformed_round(replace(made, joint=looped), 0.0).findings == ()

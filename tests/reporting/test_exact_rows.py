@@ -31,7 +31,7 @@ def exact(name: str, decision: Any = "pass", distance: float = 1e-16, **fields: 
         worst=(SequenceRecord(tokens=(2, 0, 1), observed=0.25, expected=0.125),),
     )
     test = TestRecord(
-        property="exact.round",
+        property="joint.round",
         claim="One round is right.",
         evidence="exact",
         decision=decision,
@@ -56,7 +56,7 @@ def row(text: str, start: str) -> list[str]:
 
 def test_cases_that_hold_share_a_row_with_the_largest_distance() -> None:
     text = printed(exact("a", distance=1e-16), exact("b", distance=3e-14), exact("c"))
-    assert row(text, "3 exact cases")[3:] == ["exact.round", "exact", "forcing", "3.0e-14", "pass"]
+    assert row(text, "3 exact cases")[3:] == ["joint.round", "exact", "forcing", "3.0e-14", "pass"]
     assert "exact/a" not in text
     assert row(printed(exact("a")), "exact/a")[-2:] == ["1.0e-16", "pass"]
 
@@ -65,8 +65,8 @@ def test_a_violation_is_explained_by_its_first_case() -> None:
     wrong = exact("b", "violated", 0.25), exact("c", "violated", 0.5)
     text = printed(exact("a"), *wrong, verdict="violated")
     assert row(text, "2 exact cases")[-2:] == ["5.0e-01", "violated"]
-    assert text.count("VIOLATED exact.round in") == 1
-    assert "VIOLATED exact.round in exact/b\n  One round is right.\n  However, one round" in text
+    assert text.count("VIOLATED joint.round in") == 1
+    assert "VIOLATED joint.round in exact/b\n  One round is right.\n  However, one round" in text
     assert "[2, 0, 1]" in text
     assert row(text, "  [2, 0, 1]") == ["[2,", "0,", "1]", "0.25", "0.125"]
     assert "and in 1 more exact case\n" in text

@@ -32,10 +32,10 @@ def test_the_header_says_what_was_run() -> None:
     other = case.model_copy(update={"id": "greedy", "num_draft_tokens": 2})
     text = printed(cases=(case, other), prompts=((0, 1), (2,)))
     assert "\nK 2, 4 · 2 prompts · 200 tokens in 60 s\n" in text
-    assert "over 40 tests ·" in text
+    assert "half over 40 tests (ln E from 18.2), half together ·" in text
     text = printed(cases=(case,), prompts=((0, 1),), tests=1)
     assert "\nK 4 · 1 prompt · 100 tokens in" in text
-    assert "over 1 test ·" in text
+    assert "half over 1 test (ln E from 14.5), half together ·" in text
 
 
 def test_a_pass_states_its_bound_and_that_it_is_no_proof() -> None:
@@ -46,23 +46,41 @@ def test_a_pass_states_its_bound_and_that_it_is_no_proof() -> None:
 
 
 def test_two_tests_of_one_property_are_explained_together() -> None:
-    (test,) = BAD.tests
+    test = BAD.tests[0]
     both = BAD.model_copy(
-        update={"tests": (test, test.model_copy(update={"test": "chi-squared", "p_value": 1e-9}))}
+        update={"tests": (test, test.model_copy(update={"test": "support", "p_value": 1e-9}))}
     )
     text = printed(cases=(both,))
     assert text.count("VIOLATED joint.stopped_run in history") == 1
     assert text.count("worst cells") == 1
-    assert "3.1e-14 in 48,000" in text
-    assert "1e-09 in 48,000" in text
+    assert "probability 3.1e-14 at most" in text
+    assert "support: the odds against the claim are e^31.1 to 1 after 48,000 observations" in text
+    assert "1e-09 at most" in text
+
+
+def test_what_gained_most_is_named() -> None:
+    components = {"leak to q, 0.01": 31.0, "bins in p order": 12.0}
+    test = BAD.tests[0].model_copy(update={"components": components})
+    text = printed(cases=(BAD.model_copy(update={"tests": (test,)}),))
+    assert "The bet that gained most (90% of it): leak to q, 0.01." in text
+
+
+def test_bounds_stand_under_their_right_names() -> None:
+    text = printed(cases=(GOOD,))
+    words = " ".join(text.split())
+    assert "plain total variation of the first token at most 0.012 0.02 48,000" in words
+    assert "leak rate d, within (1 - d) p + d q at most 0.011 288,000" in words
+    assert "total variation of the first token (joint.first_token) seen from 0.0071" in words
+    assert "bounds reached after 48,000 runs; 48,000 more were planned" in text
+    assert "all cases together: ln E 26.1, which rejects from 13.8" in text
 
 
 def test_a_contradiction_without_statistics_is_quoted() -> None:
-    (test,) = BAD.tests
+    test = BAD.tests[0]
     ends = test.model_copy(update={"test": None, "p_value": None, "detail": "3 runs end late"})
     text = printed(cases=(BAD.model_copy(update={"tests": (ends,)}),))
     assert "However, 3 runs end late" in text
-    assert "were the claim true" not in text
+    assert "the odds against" not in text
 
 
 def test_what_it_would_take_is_said_once() -> None:

@@ -3,7 +3,15 @@ import pytest
 from scipy import stats
 
 from specverify.errors import UsageError
-from specverify.statistics.pit import bin_counts, randomised_pit, ratio_order, uniformity_test
+from specverify.statistics.pit import (
+    bin_counts,
+    pit_band,
+    pit_interval,
+    pit_lower,
+    randomised_pit,
+    ratio_order,
+    uniformity_test,
+)
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
 
@@ -76,6 +84,73 @@ def test_bin_counts_of_shards_add_up():
     assert bin_counts([0.0, BELOW_ONE], 7).tolist() == [1, 0, 0, 0, 0, 0, 1]
 
 
+def sparse_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
+    rows = rng.integers(0, 4, (n, size)).astype(float)  # many zeros and ties
+    rows[:, 0] += 1
+    return rows / rows.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("order", ["ratio", "probability", "index"])
+def test_interval_is_that_of_the_sorted_transform(order):
+    rng = np.random.default_rng(9)
+    p, q, tokens = sparse_rows(rng, 500, 12), sparse_rows(rng, 500, 12), rng.integers(0, 12, 500)
+    orders = {"ratio": ratio_order(p, q), "probability": np.argsort(-p, kind="stable", axis=1)}
+    lower, width = pit_interval(p, tokens, order, q if order == "ratio" else None)
+    for v in (0.0, 0.3, BELOW_ONE):
+        expected = randomised_pit(p, tokens, np.full(500, v), orders.get(order))
+        np.testing.assert_allclose(lower + v * width, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("order", ["ratio", "probability", "index"])
+def test_interval_stays_below_one_and_takes_rows_that_are_not_normalised(order):
+    rng = np.random.default_rng(10)
+    p, q = rng.dirichlet(np.full(7, 0.2), size=(2, 4000)).astype(np.float32)
+    p[::7], q[::5] = np.eye(7)[0], 1 / 7
+    tokens = rng.integers(0, 7, 4000)
+    lower, width = pit_interval(3 * p, tokens, order, q)
+    assert (lower >= 0).all()
+    assert (width >= 0).all()
+    assert (lower + BELOW_ONE * width).max() < 1
+    normal = p.astype(float) / p.astype(float).sum(1, keepdims=True)
+    np.testing.assert_allclose(width, normal[np.arange(4000), tokens], rtol=1e-6, atol=1e-15)
+
+
+def test_chunks_of_rows_leave_no_seam():
+    rng = np.random.default_rng(11)
+    p, q = rng.dirichlet(np.ones(30_000), size=(2, 40))
+    tokens = rng.integers(0, 30_000, 40)
+    lower, width = pit_interval(p, tokens, "ratio", q)
+    for row in (0, 17, 39):
+        alone = pit_interval(p[row : row + 1], tokens[row : row + 1], "ratio", q[row : row + 1])
+        assert (lower[row], width[row]) == (alone[0][0], alone[1][0])
+
+
+def test_band_holds_uniform_numbers_and_shows_a_leak():
+    rng = np.random.default_rng(12)
+    even = pit_band(bin_counts(rng.random(20_000), 16), 0.01)
+    assert even.distance < even.width
+    assert even.p_value > 0.01
+    leaked = pit_band(bin_counts(rng.random(20_000) ** 0.9, 16), 0.01)
+    assert leaked.distance > leaked.width
+    assert leaked.p_value < 0.01
+
+
+def test_band_is_the_formula():
+    band = pit_band([30, 10, 40, 20], 0.05)
+    assert band.distance == pytest.approx(0.1)  # 0.40 against 0.50 after two bins
+    assert band.p_value == pytest.approx(2 * np.exp(-2 * 100 * 0.01))
+    assert band.width == pytest.approx(np.sqrt(np.log(40) / 200))
+    assert pit_band([0, 0], 0.05) == (0, 1, 1)
+
+
+def test_band_is_left_no_more_often_than_promised():
+    rng = np.random.default_rng(13)
+    runs = [pit_band(row, 0.1) for row in rng.multinomial(400, np.full(16, 1 / 16), size=2000)]
+    left = sum(band.p_value <= 0.1 for band in runs)
+    assert left == sum(band.distance >= band.width for band in runs)
+    assert left <= 200 + 3 * np.sqrt(200)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -84,8 +159,29 @@ def test_bin_counts_of_shards_add_up():
         (lambda: randomised_pit([0.5, 0.5], [1], [0.1]), "needs probs"),
         (lambda: bin_counts([0.5], 1), "2 bins"),
         (lambda: bin_counts([1.0]), "randomised_pit"),
+        (lambda: pit_interval([[0.5, 0.5]], [0], "ratio"), "pass q"),
+        (lambda: pit_interval([[0.5, 0.5]], [0], "ids"), "got 'ids'"),
+        (lambda: pit_interval([[0.5, 0.5]], [2], "index"), "outside 0 to 1"),
+        (lambda: pit_interval([[0.5, 0.5]], [0], "ratio", [[1.0]]), "needs p"),
+        (lambda: pit_band([1], 0.1), "2 bins"),
+        (lambda: pit_band([1, 2], 1.0), "alpha"),
     ],
 )
 def test_invalid_input_is_refused(call, message):
     with pytest.raises(UsageError, match=message):
         call()
+
+
+@pytest.mark.parametrize("order", ["ratio", "probability", "index"])
+def test_intervals_of_whole_rows_are_those_of_single_tokens(order):
+    rng = np.random.default_rng(5)
+    p, q = rng.dirichlet(np.full(7, 0.5), size=(2, 40))
+    p[:5, 2] = 0
+    q[3:8, 1:3] = 0
+    p[10], q[10] = np.full(7, 1 / 7), np.full(7, 1 / 7)
+    lower = pit_lower(p, order, q)
+    for token in range(7):
+        single, _ = pit_interval(p, np.full(40, token), order, q)
+        np.testing.assert_allclose(lower[:, token], single, atol=1e-14)
+    with pytest.raises(UsageError, match="pass q"):
+        pit_lower(p, "ratio")

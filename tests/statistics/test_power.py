@@ -9,8 +9,10 @@ from specverify.statistics.goodness import chi_squared, g_test
 from specverify.statistics.power import (
     chi_squared_divergence,
     detectable,
+    detectable_any,
     noncentrality_needed,
     power_chi_squared,
+    samples_needed_any,
     samples_needed_chi_squared,
 )
 
@@ -82,3 +84,13 @@ def test_mass_on_an_impossible_cell_is_an_infinite_divergence():
 def test_invalid_input_is_refused(call):
     with pytest.raises(UsageError):
         call()
+
+
+@pytest.mark.parametrize("cells", [2, 64, 5000])
+def test_any_deviation_both_ways(cells):
+    n = samples_needed_any(0.003, cells, 1e-6)
+    assert detectable_any(n, cells, 1e-6) == pytest.approx(0.003, rel=1e-5)
+    assert detectable_any(25 * cells - 1, cells, 1e-6) is None
+    assert samples_needed_any(0.9, cells, 1e-6) >= 25 * cells
+    with pytest.raises(UsageError, match=r"got 1\.2"):
+        samples_needed_any(1.2, cells, 1e-6)

@@ -73,7 +73,8 @@ class TestDecoderOutput:
         assert value.accepted is not None
         assert value.accepted.tolist() == [[1, -1], [2, -1]]
         assert value.finish_reasons == ["length", "length"]
-        assert value.logprobs is output.logprobs
+        assert value.logprobs is not None
+        assert value.logprobs.tolist() == [[0.0] * 3] * 2
 
     def test_a_run_beyond_its_length_limit_is_left_to_the_judge(self) -> None:
         long = torch.zeros(ROWS, SETTINGS.max_new_tokens + 2, dtype=torch.long)
@@ -111,7 +112,10 @@ class TestDecoderOutput:
             ({"accepted": torch.tensor([[-1, 1], [2, -1]])}, r"accepted\[0, 0\] is -1 and a value"),
             ({"accepted": torch.tensor([[0], [2]])}, r"accepted\[0\] is \[0\], which makes 1 to 1"),
             (
-                {"accepted": torch.tensor([[1, 0], [2, -1]])},
+                {
+                    "accepted": torch.tensor([[1, 0], [2, -1]]),
+                    "drafted": torch.tensor([[2, 2], [2, -1]]),
+                },
                 "which makes 3 to 3 tokens, but the row",
             ),
             ({"accepted": torch.empty(2, 0).long()}, "makes 1 to 0 tokens"),
@@ -167,6 +171,53 @@ class TestDecoderOutput:
         accepted = torch.tensor([[2, -1], [0, 2]])
         value = returns(DecoderOutput(tokens=GOOD, accepted=accepted)).value
         assert value.accepted is not None
+
+    def test_recorded_distributions_may_require_grad(self) -> None:
+        probs = torch.full((ROWS, 3, V), 1 / V, requires_grad=True)
+        value = returns(DecoderOutput(GOOD, target_probs=probs)).value
+        assert value.target_probs is not None
+        assert not value.target_probs.requires_grad
+
+    @pytest.mark.parametrize("drafted", [None, torch.tensor([[2], [2]])])
+    def test_the_bonus_may_be_missing_where_no_algorithm_is_declared(
+        self, drafted: Tensor | None
+    ) -> None:
+        tokens = torch.tensor([[0, 4], [1, 2]])
+        output = DecoderOutput(tokens, accepted=torch.tensor([[2], [2]]), drafted=drafted)
+        value = returns(output).value
+        assert value.accepted is not None
+        assert value.accepted.tolist() == [[2], [2]]
+
+    def test_a_correction_may_not_be_missing(self) -> None:
+        output = DecoderOutput(
+            torch.tensor([[0, 4], [1, 2]]),
+            accepted=torch.tensor([[0, 1], [0, 0]]),
+            drafted=torch.tensor([[2, 2], [2, 2]]),
+        )
+        assert returns(output).value.accepted is not None
+        output.accepted = torch.tensor([[1, 1, 1], [1, 1, 1]])
+        output.drafted = 2 * output.accepted
+        with pytest.raises(SubjectError, match="which makes 5 to 6 tokens, but the row has 2"):
+            returns(output)
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_buffers_that_are_returned_again_are_no_older_output(batch: bool) -> None:
+    tokens = torch.zeros(ROWS, 1, dtype=torch.long)
+    probs = torch.zeros(ROWS, 1, V)
+
+    def call(target: Any, draft: Any, ids: Tensor, *_: Any) -> DecoderOutput:
+        rows = len(ids)
+        tokens[:rows] = ids[:, -1:]
+        probs[:rows] = torch.eye(V)[ids[:, -1:]]
+        return DecoderOutput(tokens[:rows], target_probs=probs[:rows])
+
+    first = run(call, batch=batch).value
+    tokens.zero_()
+    probs.zero_()
+    assert first.tokens.tolist() == [[1], [3]]
+    assert first.target_probs is not None
+    assert first.target_probs.argmax(2).tolist() == [[1], [3]]
 
 
 @pytest.mark.parametrize("batch", [True, False])
@@ -337,8 +388,17 @@ class TestRules:
         answer: Any = GOOD.int().numpy()
         assert torch.equal(rule(call, coins=coins).value, GOOD)
         answer = GOOD.double().numpy()
-        with pytest.raises(SubjectError, match="is a ndarray"):
+        with pytest.raises(SubjectError, match="is an ndarray"):
             rule(call, coins=coins)
+
+    def test_buffers_that_are_returned_again_are_no_older_output(self) -> None:
+        buffer = torch.zeros(1, K + 1, dtype=torch.long)
+
+        def call(tokens: Tensor, *_: Any) -> Tensor:
+            buffer.add_(1)
+            return buffer
+
+        assert rule(call, batch=False).value.tolist() == [[1] * (K + 1), [2] * (K + 1)]
 
     def test_a_touched_global_generator_is_a_finding(self) -> None:
         def call(*_: Any) -> Tensor:

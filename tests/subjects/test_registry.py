@@ -127,6 +127,11 @@ def test_an_import_path_to_a_subject_needs_no_kind() -> None:
         ("users_decoder.generate", None, r"\(did you mean 'users_decoder:generate'\?\)"),
         ("users_decoder.engine.run", None, r"\(did you mean 'users_decoder.engine:run'\?\)"),
         ("not/a.module", None, r"unknown subject 'not/a\.module'; choose"),
+        ("users_decoder.py", None, r"\(did you mean 'users_decoder:NAME', with the name of an"),
+        ("users_decoder.py:generate", None, r"\(did you mean 'users_decoder:generate'\?\)"),
+        ("./users_decoder.py:generate", None, r"\(did you mean 'users_decoder:generate'\?\)"),
+        ("lib/loops.py:generate", None, r"\(did you mean 'lib\.loops:generate'\?\)"),
+        ("/no-such/loops.py:run", "rule", r"\(did you mean 'loops:run'\?\)"),
         ("a:b:c", "rule", "package.module:object"),
         (":b", "rule", "package.module:object"),
         ("a:", "rule", "package.module:object"),
@@ -137,6 +142,7 @@ def test_an_import_path_to_a_subject_needs_no_kind() -> None:
         ("users_decoder:rule", "decoder", "is a rule, not a decoder; leave --kind out"),
         ("reference", "rule", "is a decoder, not a rule"),
         ("users_decoder:version", "rule", "is a str, which cannot be called"),
+        ("sys:maxsize", "rule", "is an int, which cannot be called"),
         ("users_decoder:Engine", "decoder", "is a class; a decoder is called directly"),
         ("users_decoder:generate", "rule", r"but a rule is called as f\(draft_tokens, draft_prob"),
     ],
@@ -146,6 +152,11 @@ def test_what_cannot_be_loaded_says_why(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         load_subject(spec, kind)
+
+
+def test_a_caller_of_one_kind_advises_only_that(module: Path) -> None:
+    with pytest.raises(UsageError, match=r"pass --kind rule \(kind= in Python\), or decorate"):
+        load_subject("users_decoder:generate", kinds=("rule",))
 
 
 @pytest.mark.parametrize(

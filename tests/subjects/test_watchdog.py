@@ -1,17 +1,20 @@
 """The time limit: it interrupts, cannot be swallowed, and leaves no trace."""
 
 import contextlib
+import importlib
 import math
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from specverify.errors import SubjectTimeout, UsageError
+from specverify.subjects import watchdog
 from specverify.subjects.watchdog import LONGEST, time_limit
 
 LIMIT = 0.05
@@ -127,6 +130,57 @@ def test_handler_timer_and_tracer_are_restored() -> None:
         assert sys.gettrace() is tracer
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Makes a module of the given source, found by the name that is returned."""
+
+    def make(source: str) -> str:
+        name = f"slow_module_{tmp_path.name}".replace("-", "_")
+        (tmp_path / f"{name}.py").write_text(source)
+        importlib.invalidate_caches()
+        return name
+
+    monkeypatch.syspath_prepend(tmp_path)
+    return make
+
+
+def test_an_import_is_let_finish(slow_module: Callable[[str], str]) -> None:
+    """Cut off, it leaves a package whose submodules are there and whose names are not."""
+    name = slow_module("import time\nfor _ in range(60): time.sleep(0.01)\nvalue = 1\n")
+    reached: list[int] = []
+
+    def block() -> None:
+        reached.append(importlib.import_module(name).value)
+        loops()
+
+    with pytest.raises(SubjectTimeout), time_limit(LIMIT):
+        block()
+    assert reached == [1]
+    assert sys.modules.pop(name).value == 1
+
+
+def test_an_import_that_never_ends_is_ended(
+    slow_module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "_IMPORT_GRACE", 0.5)
+    name = slow_module("import time\ntime.sleep(30)\n")
+    begin = time.monotonic()
+    with pytest.raises(SubjectTimeout), time_limit(LIMIT):
+        importlib.import_module(name)
+    assert 0.5 < time.monotonic() - begin < 10
+
+
+def test_an_import_around_the_limit_postpones_nothing(slow_module: Callable[[str], str]) -> None:
+    name = slow_module(
+        "import time\nfrom specverify.subjects.watchdog import time_limit\n"
+        "with time_limit(0.05): time.sleep(30)\n"
+    )
+    begin = time.monotonic()
+    with pytest.raises(SubjectTimeout):
+        importlib.import_module(name)
+    assert time.monotonic() - begin < 5
 
 
 def test_limits_nest() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specverify.errors import CannotSteer, SubjectError, UsageError
+from specverify.errors import CannotSteer, SubjectError, SubjectTimeout, UsageError
 from specverify.exact.branching import MAXIMUM_RUNS, Crash, Exploration
 from specverify.exact.forcing import Explored, Rule, check_rows
 from specverify.exact.large.chunk import Chunk
@@ -100,7 +100,14 @@ def check_position(
         (True, True)
     """
     size = chunk_size(position, memory) if batch else 1
-    key = "" if resume is None else f"{position.digest()} {name} {size} {seed}"
+    key: dict[str, str | int] = {}
+    if resume is not None:
+        key = {
+            "subject": name,
+            "distributions": position.digest(),
+            "chunk size": size,
+            "seed": seed,
+        }
     tally = Tally.empty(position.vocab_size)
     if resume is not None and resume.exists():
         tally = Tally.load(resume, key)
@@ -196,6 +203,8 @@ def _check_independence(
         cause = _raised(error)
         if cause is None:
             raise
+        if isinstance(cause, SubjectTimeout):
+            raise cause from None
         if all(_always_raises(rule, position, token, seed) for token in part.split(1)):
             raise SubjectError(
                 f"the rule raises for each of {len(part)} draft tokens tried: {cause!r}"

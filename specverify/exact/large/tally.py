@@ -4,6 +4,8 @@ import json
 import os
 import zipfile
 from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specverify.errors import UsageError
+from specverify.errors import SpecverifyError, UsageError
+
+Key = Mapping[str, str | int]
+"""What decides a tally, by name."""
 
 
 @dataclass
@@ -50,15 +55,18 @@ class Tally:
         a, b, c, d, e = torch.zeros(5, vocab_size, dtype=torch.float64)
         return cls(a, b, c, d, ratio=torch.ones(vocab_size, dtype=torch.float64), outside=e)
 
-    def save(self, path: Path, key: str) -> None:
+    def save(self, path: Path, key: Key) -> None:
         """Write the file in one step, so that there is always a whole one.
 
         Args:
             path: of the file.
-            key: of what is computed; `load` refuses any other.
+            key: what is computed; `load` refuses any other.
+
+        Raises:
+            SpecverifyError: the file cannot be written.
         """
         arrays: dict[str, Any] = {}
-        plain: dict[str, Any] = {"key": key}
+        plain: dict[str, Any] = {"key": dict(key)}
         for name in (entry.name for entry in fields(self)):
             value = getattr(self, name)
             if isinstance(value, Tensor):
@@ -66,22 +74,28 @@ class Tally:
             else:
                 plain[name] = list(value) if name in ("findings", "reuses") else value
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
                 np.savez(file, plain=np.array(json.dumps(plain)), **arrays)
             partial.replace(path)
+        except OSError as error:
+            raise SpecverifyError(
+                f"progress cannot be kept in {path}: {error.strerror or error}; make room or keep "
+                "it elsewhere"
+            ) from error
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: Path, key: str) -> Self:
+    def load(cls, path: Path, key: Key) -> Self:
         """Read what `save` wrote.
 
         Raises:
             UsageError: the file belongs to another computation, or is none of these files.
         """
-        remedy = "delete it to begin anew, or name another file"
+        remedy = "delete it to begin anew, or keep progress elsewhere"
         try:
             with np.load(path, allow_pickle=False) as stored:
                 plain = json.loads(str(stored["plain"]))
@@ -94,9 +108,18 @@ class Tally:
             raise UsageError(f"{path} holds no progress of an exact check; {remedy}") from error
         if found != key:
             raise UsageError(
-                f"{path} was written for another subject, other distributions or another chunk "
-                f"size; {remedy}"
+                f"{path} holds progress of another check{_differences(found, key)}; {remedy}"
             )
         tally.crashes = defaultdict(float, tally.crashes)
         tally.findings, tally.reuses = dict.fromkeys(tally.findings), dict.fromkeys(tally.reuses)
         return tally
+
+
+def _differences(found: Any, key: Key) -> str:
+    if not isinstance(found, dict):
+        return ""
+    return ": " + ", ".join(
+        f"{name} is {found.get(name, 'absent')} there and {value} here"
+        for name, value in key.items()
+        if found.get(name) != value
+    )

@@ -32,6 +32,10 @@ _READERS = (
 """Methods that hand out the memory itself, or read it without torch's dispatcher."""
 
 
+with _disable_current_modes():
+    """It imports on its first use, which must not be within the time limit of a subject's call."""
+
+
 class RandomNumber:
     """A Python number that a random element became: compared, it decides as the tensor would.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -73,13 +74,18 @@ class SteeringMode(TorchDispatchMode):
     ) -> Any:
         steering = self._steering
         kwargs = kwargs or {}
-        draws = torch.Tag.nondeterministic_seeded in func.tags
+        draws = _draws(func)
         if not draws and not steering.shadows:
             return func(*args, **kwargs)
+        if not draws and not self._random((*args, *kwargs.values())):
+            # Most operations end here, so it costs as little as can be.
+            try:
+                return func(*args, **kwargs)
+            except Exception as error:
+                steering.raised = error
+                raise
         operation = Operation(func, args, kwargs)
         try:
-            if not draws and not steering.shadows.among((*args, *kwargs.values())):
-                return operation.run()
             if _is_composite(func):
                 with self:
                     return func.decompose(*args, **kwargs)
@@ -97,6 +103,20 @@ class SteeringMode(TorchDispatchMode):
                     f"specverify failed to follow {operation.name} (at {current_line()}): {error!r}"
                 )
             raise
+
+    def _random(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether something random is among the arguments of an operation."""
+        try:
+            return self._steering.shadows.among(arguments)
+        except CannotSteer as error:
+            self._steering.refusal = self._steering.refusal or error
+            raise
+
+
+@cache
+def _draws(func: Any) -> bool:
+    """Whether an operation draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _followed(steering: Steering, operation: Operation) -> Any:

@@ -74,6 +74,13 @@ class PinnedMode(TorchDispatchMode):
         super().__init__()
         self._pins = pins
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled inside; torch's wrapper against it imports torch._dynamo at the first
+        operation, which takes seconds of the subject's time limit.
+        """
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

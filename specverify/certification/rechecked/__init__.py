@@ -1,0 +1,1 @@
+"""A certificate held against its own numbers; `recheck` is the way in."""

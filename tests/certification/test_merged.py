@@ -1,0 +1,118 @@
+"""Parts of a run that were certified apart, put together again."""
+
+from datetime import UTC, datetime
+from itertools import permutations
+
+import pytest
+
+from specverify.certification.case_records import CaseRecord, ExpectationRecord, TestRecord
+from specverify.certification.certificate import (
+    Certificate,
+    EnvironmentRecord,
+    NotApplicable,
+    SubjectRecord,
+    SuiteRecord,
+)
+from specverify.certification.merged import NOT_ASKED, merged
+
+BASE, DEPENDENT = "transforms.equals_reference", "transforms.sizes"
+START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def case(id: str, property: str, decision: str = "pass") -> CaseRecord:
+    test = TestRecord.model_validate(
+        {"property": property, "claim": "c", "evidence": "exact", "decision": decision}
+    )
+    verdict = "violated" if decision == "violated" else "preserved"
+    return CaseRecord(id=id, verdict=verdict, tests=(test,))
+
+
+def part(*cases: CaseRecord, **more: object) -> Certificate:
+    plain = Certificate(
+        verdict="preserved",
+        reason="",
+        level="numerical",
+        subject=SubjectRecord(name="mine", kind="transform"),
+        suite=SuiteRecord(version="0"),
+        environment=EnvironmentRecord(python="3", torch="2", numpy="2"),
+        pair="",
+        profile="quick",
+        seed=0,
+        alpha=1e-6,
+        tests=1,
+        cases=cases,
+        started=START,
+        finished=START,
+        seconds=1.0,
+    )
+    return plain.model_copy(update=more)
+
+
+SAMPLED = case("top_k[1]", BASE)
+COMPUTED = case("exact/top_k[1]", "transforms.round")
+PROBED = (
+    case("probe/transforms.batch/alone", "transforms.batch"),
+    case(f"probe/{DEPENDENT}/V2", DEPENDENT),
+)
+
+
+def test_the_order_of_parts_does_not_matter() -> None:
+    parts = [part(SAMPLED), part(COMPUTED), *(part(probe) for probe in PROBED)]
+    whole = {merged(order).digest() for order in permutations(parts)}
+    assert len(whole) == 1
+    ids = [case.id for case in merged(parts[::-1]).cases]
+    assert ids == [SAMPLED.id, COMPUTED.id, *(probe.id for probe in PROBED)]
+
+
+def test_a_case_of_several_workers_is_taken_once() -> None:
+    assert len(merged([part(SAMPLED), part(SAMPLED, COMPUTED)]).cases) == 2
+
+
+def test_the_verdict_is_formed_anew() -> None:
+    violated = case("top_k[1]", BASE, "violated")
+    made = merged([part(COMPUTED), part(violated, verdict="violated")])
+    assert made.verdict == "violated"
+    assert merged([part(COMPUTED), part(SAMPLED)]).verdict == "preserved"
+
+
+def test_a_violation_of_one_part_blocks_those_of_another() -> None:
+    base, dependent = (
+        case("top_k[1]", BASE, "violated"),
+        case(f"probe/{DEPENDENT}/V2", DEPENDENT, "violated"),
+    )
+    made = merged([part(dependent), part(base)])
+    assert {c.id: c.tests[0].decision for c in made.cases} == {
+        base.id: "violated",
+        dependent.id: "blocked",
+    }
+
+
+def test_known_failures_are_judged_over_all_parts() -> None:
+    entry = ExpectationRecord(property=BASE, reason="known", state="not checked")
+    parts = [
+        part(PROBED[0], expectations=(entry,)),
+        part(case("top_k[1]", BASE, "violated"), expectations=(entry,)),
+    ]
+    made = merged(parts)
+    assert made.verdict == "preserved"
+    assert [e.state for e in made.expectations] == ["failed as expected"]
+
+
+def test_what_nobody_asked_for_is_listed() -> None:
+    skipped = NotApplicable(property="transforms.shift", reason="no")
+    made = merged([part(SAMPLED, not_applicable=(skipped,)), part(COMPUTED)])
+    reasons = {entry.property: entry.reason for entry in made.not_applicable}
+    assert reasons["transforms.shift"] == "no"
+    assert reasons["transforms.batch"] == NOT_ASKED
+    assert BASE not in reasons
+
+
+def test_times_add_up() -> None:
+    made = merged([part(SAMPLED, finished=END), part(COMPUTED)])
+    assert (made.started, made.finished, made.seconds) == (START, END, 2.0)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_interrupted_part_leaves_the_whole_inconclusive(interrupted: bool) -> None:
+    made = merged([part(SAMPLED), part(COMPUTED, interrupted=interrupted)])
+    assert made.verdict == ("inconclusive" if interrupted else "preserved")

@@ -295,6 +295,27 @@ class TestSection:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(["VIOLATED  right *", "  no case crosses its threshold alone*"])
 
+    def test_a_violation_that_a_test_expects_does_not_fail_the_session(
+        self, tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not even one that no case shows alone."""
+        certify, update = checking.certify, {"verdict": "violated", "reason": TOGETHER}
+        monkeypatch.setattr(
+            checking, "certify", lambda *a, **b: certify(*a, **b).model_copy(update=update)
+        )
+        tests.makepyfile(
+            test_control=f"""
+            import mine, pytest, specverify
+
+            def test_my_mutant_is_caught():
+                with pytest.raises(specverify.ConformanceError, match="all together do"):
+                    specverify.check(mine.right, only=["{NEUTRAL}"])
+            """
+        )
+        result = run(tests)
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.OK
+
     def test_nothing_is_said_of_other_tests(self, tests: pytest.Pytester) -> None:
         tests.makepyfile(test_other="def test_other(): pass")
         assert "specverify" not in re.sub(r"plugins:.*", "", run(tests).stdout.str())

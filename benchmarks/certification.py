@@ -183,7 +183,7 @@ def main() -> None:
     repeats = 1 if quick else 3
     toy, toy_line = compare(BATCHED, "toy", tokens, 3 * repeats)
     # Shards of a few runs would be measured by what each costs whatever it holds.
-    single, single_line = compare(SINGLE, "trained", 2_520 if quick else 10_080, repeats)
+    single, single_line = compare(SINGLE, "trained", 2_520 if quick else 20_160, repeats)
     # 32 shards of one call each.
     batch, batch_line = compare(BATCHED, "trained", 32 * 256 * 6, repeats)
     few, many = peak(tokens // 4), peak(tokens * (2 if quick else 5))

@@ -34,8 +34,7 @@ class Accumulator:
             (self._corrections, shard.first_rounds.corrections),
             (self._bonuses, shard.first_rounds.bonuses),
         ):
-            met = tally.met
-            process.update(tally.observed[met], tally.expected[met], met)
+            process.update(tally.observed, tally.expected, tally.met)
         self.shards += 1
 
     def evidence(self, *, full: bool = True) -> DecoderEvidence:
@@ -54,4 +53,4 @@ class Accumulator:
 
 
 def _process(tally: ContextTally) -> TiltProcess:
-    return TiltProcess(*tally.observed.shape)
+    return TiltProcess(tally.groups, tally.vocab_size)

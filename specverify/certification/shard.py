@@ -177,7 +177,7 @@ class ShardSampler:
         if recorded is not None:
             tally.recorded = tally.recorded or case.new_scores()
             own = TokenScoring(case, tally.recorded, None)
-            calls.append(own.open_call(output.tokens, rng))
+            calls.append(own.open_call(output.tokens, rng, recorded=True))
         for prompt in range(len(case.prompts)):
             for rows in torch.from_numpy(np.flatnonzero(prompts == prompt)).split(self._chunk):
                 laws = case.laws(prompt, output.tokens[rows, : case.length])

@@ -34,9 +34,18 @@ class TokenScoring:
         cells = 0 if table is None else 2 * table.count * table.vocab_size
         self._cells = np.zeros(cells, np.int64)
 
-    def open_call(self, tokens: Tensor, rng: np.random.Generator) -> "CallScoring":
-        """Start with the runs of a call, long [R, L], padded right with -1."""
-        return CallScoring(self, tokens[:, : self.case.length], rng)
+    def open_call(
+        self, tokens: Tensor, rng: np.random.Generator, *, recorded: bool = False
+    ) -> "CallScoring":
+        """Start with the runs of a call, long [R, L], padded right with -1.
+
+        Args:
+            tokens: the runs.
+            rng: of the numbers of the randomised PIT.
+            recorded: whether laws are those that a subject says it drew from, which may differ
+                where the prefixes do not.
+        """
+        return CallScoring(self, tokens[:, : self.case.length], rng, recorded)
 
     def finish(self) -> None:
         """Make the bets that waited."""
@@ -49,11 +58,11 @@ class TokenScoring:
         for part in np.array_split(cells, max(1, -(-len(cells) // _CELLS_A_BET))):
             rest, tokens = np.divmod(part, table.vocab_size)
             keys, after_correction = np.divmod(rest, 2)
-            places = torch.from_numpy(keys)
-            positions = table.positions(places).numpy()
+            positions = table.positions(torch.from_numpy(keys)).numpy()
             strata = stratum(positions, after_correction, self.case.num_draft_tokens)
-            laws = table.laws(places).numpy()
-            self.scores.bet(ScoredTokens(tokens, strata, self._cells[part], *laws))
+            distinct, rows = np.unique(keys, return_inverse=True)
+            laws = table.laws(torch.from_numpy(distinct)).numpy()
+            self.scores.bet(ScoredTokens(tokens, strata, self._cells[part], rows, *laws))
         self._cells[:] = 0
 
     def count(self, cells: Ints) -> None:
@@ -64,8 +73,10 @@ class TokenScoring:
 class CallScoring:
     """The runs of one call; their numbers are compared with each other once all are known."""
 
-    def __init__(self, scoring: TokenScoring, tokens: Tensor, rng: np.random.Generator) -> None:
-        self._scoring, self._tokens = scoring, tokens
+    def __init__(
+        self, scoring: TokenScoring, tokens: Tensor, rng: np.random.Generator, recorded: bool
+    ) -> None:
+        self._scoring, self._tokens, self._recorded = scoring, tokens, recorded
         shape = tuple(tokens.shape)
         self._v = rng.random(shape)
         self._u = np.zeros((len(ORDERS), *shape))
@@ -99,8 +110,7 @@ class CallScoring:
         # Impossible tokens have no place among the others; they are judged by themselves.
         self._possible[index] = present & (own > 0).numpy()
         if table is None or keys is None:
-            emitted = laws.map(lambda law: law_rows(law, tokens >= 0))
-            self._bet(drawn[tokens >= 0].numpy(), strata[present], emitted)
+            self._bet(drawn[tokens >= 0].numpy(), strata[present], present, laws)
             self._place(index, drawn, laws)
             return
         cells = (keys * 2 + after.long()) * table.vocab_size + drawn
@@ -113,9 +123,18 @@ class CallScoring:
         """Compare the numbers of all runs."""
         self._scoring.scores.place(self._u, self._possible, self._strata)
 
-    def _bet(self, tokens: Ints, strata: Ints, laws: Laws) -> None:
+    def _bet(self, tokens: Ints, strata: Ints, present: NDArray[np.bool_], laws: Laws) -> None:
+        """Bet on tokens, those `present` of runs [N, L]."""
+        own = present.copy()
+        if not self._recorded:
+            # All runs of a prompt begin under one law, which is that of the first run that begins.
+            own[own[:, 0].argmax() + 1 :, 0] = False
+        rows = np.zeros(present.shape, np.int64)
+        rows[own] = np.arange(own.sum())
+        rows[:, 0] = np.maximum.accumulate(rows[:, 0])
+        emitted = laws.map(lambda law: law_rows(law, torch.from_numpy(own))).numpy()
         ones = np.ones(len(tokens), np.int64)
-        self._scoring.scores.bet(ScoredTokens(tokens, strata, ones, *laws.numpy()))
+        self._scoring.scores.bet(ScoredTokens(tokens, strata, ones, rows[present], *emitted))
 
     def _place(self, index: Ints, drawn: Tensor, laws: Laws) -> None:
         p, q, _, _ = laws.map(lambda law: law.flatten(0, 1)).numpy()

@@ -32,57 +32,76 @@ class DrawnTokens:
 
 
 class ContextTally:
-    """Observed and expected counts by group and token; its size is fixed."""
+    """Observed and expected counts by group and token, held for the groups that were met."""
 
     def __init__(self, groups: int, vocab_size: int) -> None:
-        self.observed = np.zeros((groups, vocab_size), np.int64)
-        self.expected = np.zeros((groups, vocab_size))
-        self._met = np.zeros(groups, np.bool_)
+        self.groups, self.vocab_size = groups, vocab_size
+        self._row = np.full(groups, -1)
+        """[G] where a group's counts are, -1 for groups that were not met."""
+        self._observed = np.zeros((0, vocab_size), np.int64)
+        self._expected = np.zeros((0, vocab_size))
+        self._used = 0
 
     @property
     def met(self) -> Ints:
         """Groups with tokens: few of many, where contexts are told apart."""
-        return np.flatnonzero(self._met)
+        return np.flatnonzero(self._row >= 0)
+
+    @property
+    def observed(self) -> Ints:
+        """Counts of the groups that were met [M, V]."""
+        return self._observed[self._row[self.met]]
+
+    @property
+    def expected(self) -> Array:
+        """Summed distributions of the groups that were met [M, V]."""
+        return self._expected[self._row[self.met]]
 
     def add(self, drawn: DrawnTokens) -> None:
         """Count tokens, those of probability 0 left out: they are judged by themselves."""
         possible = drawn.laws[np.arange(len(drawn.tokens)), drawn.tokens] > 0
         groups, tokens = drawn.groups[possible], drawn.tokens[possible]
-        vocab_size = self.observed.shape[1]
-        seen = np.bincount(groups, minlength=len(self.observed))
-        met = np.flatnonzero(seen)
-        index = np.cumsum(seen > 0)[groups] - 1
-        cells = np.bincount(index * vocab_size + tokens, minlength=len(met) * vocab_size)
-        self._met[met] = True
-        self.observed[met] += cells.reshape(len(met), vocab_size)
-        order, starts = np.argsort(index, kind="stable"), np.cumsum(seen[met])
+        met, index, seen = np.unique(groups, return_inverse=True, return_counts=True)
+        rows = self._rows(met)
+        np.add.at(self._observed, (rows[index], tokens), 1)
+        order, starts = np.argsort(index, kind="stable"), np.cumsum(seen)
         members = csr_array(
             (np.ones(len(index)), order, np.concatenate([[0], starts])), (len(met), len(index))
         )
         laws = drawn.laws if possible.all() else drawn.laws[possible]
-        self.expected[met] += members @ laws
+        self._expected[rows] += members @ laws
 
     def merge(self, other: "ContextTally") -> None:
         """Add the counts of other tokens."""
-        met = other.met
-        self._met[met] = True
-        self.observed[met] += other.observed[met]
-        self.expected[met] += other.expected[met]
+        rows = self._rows(other.met)
+        self._observed[rows] += other.observed
+        self._expected[rows] += other.expected
 
     def state(self) -> State:
         """The groups that were met, and their rows."""
-        met = self.met
-        return {"met": met, "observed": self.observed[met], "expected": self.expected[met]}
+        return {"met": self.met, "observed": self.observed, "expected": self.expected}
 
     def restore(self, state: State) -> None:
         """Take over what `state` returned."""
-        self.observed[self.met], self.expected[self.met], self._met[:] = 0, 0, False
-        self._met[state["met"]] = True
-        self.observed[state["met"]] = state["observed"]
-        self.expected[state["met"]] = state["expected"]
+        self._row[:], self._used = -1, 0
+        rows = self._rows(state["met"])
+        self._observed[rows] = state["observed"]
+        self._expected[rows] = state["expected"]
 
     def strata(self) -> tuple[Ints, list[Ints], list[Array]]:
         """Groups that were met, with their counts [V] and distributions [V]."""
-        met = self.met
-        laws = self.expected[met] / self.expected[met].sum(1, keepdims=True)
-        return met, list(self.observed[met]), list(laws)
+        expected = self.expected
+        laws = expected / expected.sum(1, keepdims=True)
+        return self.met, list(self.observed), list(laws)
+
+    def _rows(self, groups: Ints) -> Ints:
+        """Rows of distinct groups, new ones of zeros where they were not met before."""
+        new = groups[self._row[groups] < 0]
+        begin, self._used = self._used, self._used + len(new)
+        if self._used > len(self._observed):
+            more = (max(self._used, min(2 * begin, self.groups)) - begin, self.vocab_size)
+            self._observed = np.concatenate([self._observed[:begin], np.zeros(more, np.int64)])
+            self._expected = np.concatenate([self._expected[:begin], np.zeros(more)])
+        self._observed[begin : self._used], self._expected[begin : self._used] = 0, 0
+        self._row[new] = np.arange(begin, self._used)
+        return self._row[groups]

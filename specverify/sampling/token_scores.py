@@ -37,8 +37,10 @@ class ScoredTokens:
     """[M], fixed by what was emitted before the token."""
     counts: Ints
     """[M]"""
+    rows: Ints
+    """[M] which law each should have been drawn from."""
     p: Array
-    """[M, V] what each should have been drawn from."""
+    """[R, V] what the target says."""
     q: Array
     p_raw: Array | None
     q_raw: Array | None
@@ -75,14 +77,17 @@ class TokenScores:
         """Add bets and half-spaces of tokens."""
         if not len(scored.tokens):
             return
-        ratios = self.bets.log_ratios(scored.tokens, scored.p, scored.q, scored.p_raw, scored.q_raw)
-        counts, index = scored.counts.astype(np.float64), np.arange(len(scored.tokens))
+        tokens, rows, counts = scored.tokens, scored.rows, scored.counts.astype(np.float64)
+        raw = scored.p_raw, scored.q_raw
+        ratios = self.bets.log_ratios(tokens, scored.p, scored.q, *raw, rows)
+        index = np.arange(len(tokens))
         by_stratum = csr_array((counts, (scored.strata, index)), (self.strata, len(index)))
         self.logs += by_stratum @ ratios
         self.n += np.bincount(scored.strata, counts, self.strata).astype(np.int64)
         for ratio, half in zip(RATIOS, self.halves, strict=True):
             inside = scored.q > ratio * scored.p
-            excess = inside[index, scored.tokens] - np.einsum("nv,nv->n", inside, scored.p)
+            mass = np.einsum("nv,nv->n", inside, scored.p)
+            excess = inside[rows, tokens] - mass[rows]
             half += (counts @ excess, counts @ excess**2)
 
     def place(self, u: Array, present: NDArray[np.bool_], strata: Ints) -> None:

@@ -5,8 +5,8 @@ emitted, so a row is reduced to the sums that normalise every b (`RowSums`), and
 from p(x) and q(x) alone.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise, product
 
 import numpy as np
@@ -114,6 +114,16 @@ class RowSums:
             powers=_moments(p, powers),
             joint=np.concatenate(joint),
         )
+
+    @staticmethod
+    def joined(parts: "Sequence[RowSums]") -> "RowSums":
+        """The sums of all rows, from those of some rows each."""
+        names = [field.name for field in fields(RowSums)]
+        return RowSums(*(np.concatenate([getattr(part, n) for part in parts], -1) for n in names))
+
+    def rows(self, index: NDArray[np.int64]) -> "RowSums":
+        """The sums of some rows, in an order of their own."""
+        return RowSums(*(getattr(self, field.name)[..., index] for field in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ _ROUNDING = 1e-13
 """How far from 1 the sum of a law may be that counts as normalised."""
 
 _TOKENS = 1 << 11
-"""Tokens of one row handled at once, where sums over the vocabulary are known."""
+"""Tokens handled at once where sums over the vocabulary are known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +106,7 @@ class Bets:
         q: ArrayLike,
         p_raw: ArrayLike | None = None,
         q_raw: ArrayLike | None = None,
+        rows: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         """Give ln b_j(x)/p(x) of every token and component.
 
@@ -115,32 +116,45 @@ class Bets:
 
         Args:
             tokens: int [N], the tokens emitted.
-            p: [N, V], the target's law of each given the emitted prefix.
-            q: [N, V], the draft's.
-            p_raw: [N, V], before transforms; needed if `raw`, else ignored.
+            p: [M, V], the target's laws given the emitted prefixes.
+            q: [M, V], the draft's.
+            p_raw: [M, V], before transforms; needed if `raw`, else ignored.
             q_raw: the same of the draft.
+            rows: [N], which of them each token was drawn under, as tokens with one prefix share a
+                law; token i under law i when omitted.
 
         Returns:
             float64 [N, J].
 
         Raises:
             UsageError: shapes do not match, raw laws are missing, tokens lie outside the
-                vocabulary, or a row is no law.
+                vocabulary or name no law, or a row is no law.
         """
         given, x = self._rows(p, q, p_raw, q_raw), np.asarray(tokens)
         shape = given[0].shape
-        if x.shape != shape[:1] or (len(x) and not np.issubdtype(x.dtype, np.integer)):
+        under = np.arange(len(given[0])) if rows is None else rows
+        if x.shape != under.shape or (len(x) and not np.issubdtype(x.dtype, np.integer)):
             raise UsageError(f"needs integer tokens [N] for p [N, V]; got {x.shape} and {shape}")
         if len(x) and not (x.min() >= 0 and x.max() < shape[1]):
             raise UsageError(f"tokens run from {x.min()} to {x.max()}, outside 0 to {shape[1] - 1}")
-        out = np.empty((len(x), len(self.names)))
-        step = max(1, _ENTRIES // max(1, shape[1]))
-        for start in range(0, len(x), step):
-            stop = min(start + step, len(x))
-            laws = [_normalised(law[start:stop], start) for law in given]
-            row, place = np.arange(stop - start), x[start:stop]
-            at = self._values([law[row, place] for law in laws])
-            out[start:stop] = self._at(at, RowSums.of(*laws))
+        if len(x) and not (under.min() >= 0 and under.max() < shape[0]):
+            raise UsageError(f"rows run from {under.min()} to {under.max()}, of {shape[0]} laws")
+        if not len(x):
+            return np.empty((0, len(self.names)))
+        by_row = np.argsort(under, kind="stable")
+        step, parts = max(1, _ENTRIES // max(1, shape[1])), []
+        at = np.empty((len(given), len(x)))
+        for start in range(0, len(given[0]), step):
+            laws = [_normalised(law[start : start + step], start) for law in given]
+            begin, end = np.searchsorted(under, (start, start + step), sorter=by_row)
+            here = by_row[begin:end]
+            for law, values in zip(laws, at, strict=True):
+                values[here] = law[under[here] - start, x[here]]
+            parts.append(RowSums.of(*laws))
+        sums, out = RowSums.joined(parts), np.empty((len(x), len(self.names)))
+        for start in range(0, len(x), _TOKENS):
+            part = slice(start, start + _TOKENS)
+            out[part] = self._at(self._values(list(at[:, part])), sums.rows(under[part]))
         return out
 
     def table(

@@ -79,6 +79,17 @@ def test_chunks_leave_no_seam():
     np.testing.assert_allclose(whole, one, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("size", [5, 3000])
+def test_tokens_may_share_a_law(size):
+    rng = np.random.default_rng(3)
+    laws = rng.dirichlet(np.ones(size), size=(4, 20))
+    # In no order, and one law has no token.
+    rows = rng.choice(19, 100)
+    tokens = rng.integers(0, size, 100)
+    shared = RAW.log_ratios(tokens, *laws, rows=rows)
+    np.testing.assert_allclose(shared, RAW.log_ratios(tokens, *laws[:, rows]), rtol=1e-12)
+
+
 def column(bets: Bets, name: str, *rows: np.ndarray) -> np.ndarray:
     """The law of a component."""
     return rows[0] * np.exp(bets.table(*rows)[:, bets.names.index(name)])
@@ -184,6 +195,10 @@ def test_a_law_that_forbids_the_token_costs_a_finite_amount():
         (lambda: PLAIN.log_ratios([[0]], [[1.0]], [[1.0]]), r"tokens \[N\]"),
         (lambda: PLAIN.log_ratios([0.0], [[1.0]], [[1.0]]), "integer tokens"),
         (lambda: PLAIN.log_ratios([2], [[0.5, 0.5]], [[0.5, 0.5]]), "outside 0 to 1"),
+        (
+            lambda: PLAIN.log_ratios([0], [[1.0]], [[1.0]], rows=np.array([1])),
+            "rows run from 1 to 1, of 1 laws",
+        ),
         (lambda: PLAIN.log_ratios([0], [[0.5, -0.5]], [[0.5, 0.5]]), "row 0 is no law"),
         (lambda: PLAIN.log_ratios([0], [[0.5, 0.5]], [[0.0, 0.0]]), "row 0 is no law"),
         (lambda: PLAIN.table([math.nan, 0.5], [0.5, 0.5]), "no law"),

@@ -45,7 +45,7 @@ class TokenScoring:
             recorded: whether laws are those that a subject says it drew from, which may differ
                 where the prefixes do not.
         """
-        return CallScoring(self, tokens[:, : self.case.length], rng, recorded)
+        return CallScoring(self, tokens[:, : self.case.length], rng, recorded=recorded)
 
     def finish(self) -> None:
         """Make the bets that waited."""
@@ -74,7 +74,7 @@ class CallScoring:
     """The runs of one call; their numbers are compared with each other once all are known."""
 
     def __init__(
-        self, scoring: TokenScoring, tokens: Tensor, rng: np.random.Generator, recorded: bool
+        self, scoring: TokenScoring, tokens: Tensor, rng: np.random.Generator, *, recorded: bool
     ) -> None:
         self._scoring, self._tokens, self._recorded = scoring, tokens, recorded
         shape = tuple(tokens.shape)

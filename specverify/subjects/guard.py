@@ -155,12 +155,24 @@ def _global_states() -> dict[str, Any]:
 
 
 def _numpy_state() -> Any:
-    """The state of numpy's global generator; its bytes where it is the usual one, as `get_state`
-    takes longer than all else that a call is guarded by."""
+    """The state of numpy's global generator: its bytes where it is the usual one, as `get_state`
+    takes longer than all else that a call is guarded by. A normal number it holds back comes with
+    them; bytes that once stood without one still do, since holding one back moves them on."""
     source = np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(source, np.random.MT19937):
-        return ctypes.string_at(source.ctypes.state_address, _MT19937_BYTES)
-    return np.random.get_state(legacy=False)
+    if not isinstance(source, np.random.MT19937):
+        return np.random.get_state(legacy=False)
+    words = ctypes.string_at(source.ctypes.state_address, _MT19937_BYTES)
+    if words == _holding_nothing[0]:
+        return words
+    state: Any = np.random.get_state(legacy=False)
+    if state["has_gauss"]:
+        return words, state["gauss"]
+    _holding_nothing[0] = words
+    return words
+
+
+_holding_nothing = [b""]
+"""The last state of numpy's global generator that held no normal number back."""
 
 
 def _changed(before: dict[str, Any]) -> list[str]:

@@ -136,6 +136,24 @@ class TestGlobalGenerators:
         (finding,) = run(call).findings
         assert f"{name}'s global generator" in finding
 
+    @pytest.mark.parametrize("before", [0, 1, 2])
+    def test_a_normal_number_that_numpy_held_back_counts_too(self, before: int) -> None:
+        """It makes two at once: the second moves nothing but a flag."""
+
+        def call(*_: Any) -> Tensor:
+            np.random.randn()
+            return GOOD
+
+        state = np.random.get_state()
+        try:
+            np.random.seed(before)
+            np.random.randn(before)
+            assert len(run(call).findings) == 1
+            np.random.randn(before)
+            assert run(lambda *_: GOOD).findings == ()
+        finally:
+            np.random.set_state(state)
+
     def test_own_generators_are_no_finding(self) -> None:
         def call(*arguments: Any) -> Tensor:
             torch.rand(3, generator=arguments[-1])

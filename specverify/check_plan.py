@@ -11,6 +11,7 @@ from specverify.certification.configuration import chosen_settings
 from specverify.certification.expected import Known
 from specverify.certification.registry import Property
 from specverify.certification.run import certify
+from specverify.certification.verdict import NOT_ASKED
 from specverify.models.pairs import Pair, load_pair
 from specverify.session import Found, Judged, current_session
 from specverify.subjects.protocols import Subject
@@ -38,6 +39,8 @@ class CheckPlan:
         if made.interrupted:
             raise KeyboardInterrupt
         entries = dict.fromkeys((*made.not_applicable, *self.unmet))
+        # Another item may ask for what this one does not.
+        entries = [entry for entry in entries if entry.reason != NOT_ASKED]
         made = made.model_copy(update={"not_applicable": tuple(entries)})
         if (session := current_session()) is not None:
             session.found.append(Found(made, part=True))

@@ -59,6 +59,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many tokens to sample; fuzz samples as quick does, and then searches random inputs.",
 )
+@click.option(
+    "--only",
+    metavar="PROPERTY",
+    multiple=True,
+    help="Check only this property of `specverify properties`, or those of a pattern such as "
+    "'joint.*'; may be repeated. All still share the budget.",
+)
 @click.option("--seed", type=click.IntRange(min=0, max=LARGEST_SEED), default=0, show_default=True)
 @click.option(
     "--alpha",
@@ -181,6 +188,7 @@ def certify(
     pair_name: str,
     settings_texts: tuple[str, ...],
     profile: str,
+    only: tuple[str, ...],
     seed: int,
     alpha: float,
     out: Path | None,
@@ -241,6 +249,7 @@ def certify(
         prepare_directory(folder)
     common: dict[str, Any] = {
         "profile": profile,
+        "only": only or ("*",),
         "seed": seed,
         "alpha": alpha,
         "time_limit": time_limit,

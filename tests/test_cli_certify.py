@@ -6,7 +6,8 @@ import pytest
 
 from specverify import cli
 from specverify.certification.certificate import Certificate
-from specverify.certification.verdict import worst_exit_code
+from specverify.certification.registry import properties_of
+from specverify.certification.verdict import NOT_ASKED, worst_exit_code
 
 SUBJECTS = """
 from specverify.fixtures.mutants.transforms import MUTANTS
@@ -51,6 +52,29 @@ def test_the_configured_subject_and_options(
     (path,) = (folder / "made").iterdir()
     made = Certificate.load(path)
     assert (made.seed, made.alpha, made.subject.name) == (3, 0.001, "right")
+
+
+def test_some_properties_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The certificate says that the others were not asked for."""
+    argv = ["listed_subjects:right", "--kind", "transform", "--reference-transform", "top_k"]
+    code, out, _ = run(capsys, *argv, "--only", "transforms.round", "--out", "made")
+    assert code == 0
+    assert "transforms.round" in out
+    (path,) = (folder / "made").iterdir()
+    made = Certificate.load(path)
+    checked = {test.property for case in made.cases for test in case.tests}
+    assert checked == {"transforms.round"}
+    left = {e.property for e in made.not_applicable if e.reason == NOT_ASKED}
+    others = {p.id for p in properties_of("transform")} - checked
+    assert left == others
+    assert f"{len(others)} other properties were not asked for" in out
+
+
+def test_a_property_that_does_not_exist(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "reference", "--only", "joint.rum")
+    assert code == 4
+    assert "'joint.rum'" in err
+    assert "did you mean 'joint.run'" in err
 
 
 def test_several_subjects_and_the_worst_code(

@@ -14,6 +14,7 @@ from specverify.certification import merged
 from specverify.certification.certificate import Certificate, SuiteRecord
 from specverify.certification.registry import all_properties
 from specverify.certification.together import TOGETHER
+from specverify.certification.verdict import NOT_ASKED
 from specverify.fixtures.mutants.transforms import MUTANTS
 from specverify.reporting import session as section
 from specverify.session import current_session
@@ -275,7 +276,7 @@ class TestSection:
         certificate = Certificate.load(tests.path / "out" / "right-seed5.json")
         assert certificate.digest() in result.stdout.str()
         reasons = {entry.property: entry.reason for entry in certificate.not_applicable}
-        assert reasons[NEUTRAL] == merged.NOT_ASKED
+        assert reasons[NEUTRAL] == NOT_ASKED
         assert BATCH not in reasons
 
     def test_it_says_how_to_see_a_violation_again(self, tests: pytest.Pytester) -> None:

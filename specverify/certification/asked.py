@@ -21,7 +21,9 @@ class Asked:
     computed: Sequence[Property]
     probes: Sequence[Probe]
     unmet: Mapping[str, str]
-    """Why the others do not apply, by property."""
+    """Why some of them do not apply, by property."""
+    left_out: Sequence[str]
+    """Properties that are about such a subject and were not asked for."""
     tests_a_case: int
     """Tests that share the budget in each sampled case."""
     tests_probed: int
@@ -58,6 +60,7 @@ def asked_of(subject: Subject, only: Sequence[str], *, sample: bool, exact: bool
         [p for p in applicable if exact and p.evidence == "exact"],
         probes,
         unmet,
+        [p.id for p in everything if p.id not in {q.id for q in chosen}],
         tests_a_case=sum(p.tests for p in sharing),
         tests_probed=sum(probe.asked.tests for probe in trying),
     )

@@ -12,9 +12,7 @@ from specverify.certification.certificate import Certificate
 from specverify.certification.overall import overall
 from specverify.certification.registry import all_properties
 from specverify.certification.together import with_adjusted
-from specverify.certification.verdict import EXACT, PROBE
-
-NOT_ASKED = "no item of this session asked for it"
+from specverify.certification.verdict import EXACT, NOT_ASKED, PROBE
 
 
 def merged(parts: Sequence[Certificate]) -> Certificate:

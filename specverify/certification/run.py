@@ -45,6 +45,7 @@ from specverify.certification.records import (
 from specverify.certification.registry import properties_of
 from specverify.certification.summary import level_of
 from specverify.certification.together import with_adjusted
+from specverify.certification.verdict import NOT_ASKED
 from specverify.errors import UsageError
 from specverify.models.pairs import Pair, load_pair
 from specverify.sampling.engines import Engine, InProcess
@@ -150,7 +151,7 @@ def certify(
     asked = asked_of(subject, only, sample=sample, exact=exact)
     known = Known.of(expectations, properties_of(subject.kind)) if expectations else None
     report = progress or (lambda event: None)
-    not_applicable = list(asked.unmet.items())
+    not_applicable = [*asked.unmet.items(), *((id, NOT_ASKED) for id in asked.left_out)]
     searching = None if fuzzing is None else Searching.of(subject, fuzzing, asked.chosen)
     plan: Plan | None = None
     store: ShardStore | None = None

@@ -22,6 +22,9 @@ FUZZ = "fuzz/"
 SMALL = (EXACT, PROBE)
 """There are dozens of these, so reports put them together."""
 
+NOT_ASKED = "not asked for"
+"""Why a property was not checked that the request left out."""
+
 EXIT_USAGE = 4
 EXIT_ERROR = 3
 EXIT_INTERRUPTED = 130

@@ -3,7 +3,7 @@
 import json
 
 from specverify.certification.certificate import Certificate
-from specverify.certification.verdict import Verdict
+from specverify.certification.verdict import NOT_ASKED, Verdict
 
 LABEL = "specverify"
 _COLOURS: dict[Verdict, str] = {
@@ -18,6 +18,8 @@ _COLOURS: dict[Verdict, str] = {
 def badge_json(certificate: Certificate) -> str:
     """The endpoint schema, version 1: label, message, colour."""
     message, colour = str(certificate.verdict), _COLOURS[certificate.verdict]
+    if any(entry.reason == NOT_ASKED for entry in certificate.not_applicable):
+        message += ", on some properties"
     if certificate.stale:
         message, colour = f"{message}, an expected failure passes", "red"
     badge = {"schemaVersion": 1, "label": LABEL, "message": message, "color": colour}

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specverify.certification.progress import ProgressEvent
-from specverify.certification.verdict import listed
+from specverify.certification.verdict import NOT_ASKED, listed
 from specverify.reporting.bounds import print_bounds
 from specverify.reporting.exact_rows import exact_rows, exact_violations, sequences
 from specverify.reporting.expectations import print_expectations
@@ -264,8 +264,13 @@ def _print_not_applicable(certificate: "Certificate", console: Console) -> None:
         return
     console.print()
     # The same property is often out of reach in every case, for the same reason.
-    for entry in dict.fromkeys((entry.property, entry.reason) for entry in entries):
-        console.print(Text(f"not applicable: {entry[0]}: {entry[1]}", "dim"))
+    distinct = list(dict.fromkeys((entry.property, entry.reason) for entry in entries))
+    for id, reason in distinct:
+        if reason != NOT_ASKED:
+            console.print(Text(f"not applicable: {id}: {reason}", "dim"))
+    if left := sum(reason == NOT_ASKED for _, reason in distinct):
+        noun = "property was" if left == 1 else "properties were"
+        console.print(Text(f"{left} other {noun} not asked for", "dim"))
 
 
 def _print_violations(case: "CaseRecord", console: Console) -> None:

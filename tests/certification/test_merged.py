@@ -13,7 +13,8 @@ from specverify.certification.certificate import (
     SubjectRecord,
     SuiteRecord,
 )
-from specverify.certification.merged import NOT_ASKED, merged
+from specverify.certification.merged import merged
+from specverify.certification.verdict import NOT_ASKED
 
 BASE, DEPENDENT = "transforms.equals_reference", "transforms.sizes"
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from specverify.certification.certificate import ExpectationRecord
-from specverify.certification.verdict import VERDICTS
+from specverify.certification.certificate import ExpectationRecord, NotApplicable
+from specverify.certification.verdict import NOT_ASKED, VERDICTS
 from specverify.reporting.badge import badge_json
 from tests.certified import certified
 
@@ -36,3 +36,9 @@ def test_a_passing_expected_failure_is_no_green_badge() -> None:
     )
     assert badge["message"] == "preserved, an expected failure passes"
     assert badge["color"] == "red"
+
+
+def test_a_badge_of_some_properties_says_so() -> None:
+    entry = NotApplicable(property="joint.run", reason=NOT_ASKED)
+    made = certified("preserved").model_copy(update={"not_applicable": (entry,)})
+    assert json.loads(badge_json(made))["message"] == "preserved, on some properties"

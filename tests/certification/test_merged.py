@@ -5,55 +5,26 @@ from itertools import permutations
 
 import pytest
 
-from specverify.certification.case_records import CaseRecord, ExpectationRecord, TestRecord
-from specverify.certification.certificate import (
-    Certificate,
-    EnvironmentRecord,
-    NotApplicable,
-    SubjectRecord,
-    SuiteRecord,
-)
+from specverify.certification.case_records import CaseRecord, ExpectationRecord
+from specverify.certification.certificate import Certificate, NotApplicable, SubjectRecord
 from specverify.certification.merged import merged
 from specverify.certification.verdict import NOT_ASKED
+from tests.plain_certificate import START, plain_case, plain_certificate
 
 BASE, DEPENDENT = "transforms.equals_reference", "transforms.sizes"
-START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
-
-
-def case(id: str, property: str, decision: str = "pass") -> CaseRecord:
-    test = TestRecord.model_validate(
-        {"property": property, "claim": "c", "evidence": "exact", "decision": decision}
-    )
-    verdict = "violated" if decision == "violated" else "preserved"
-    return CaseRecord(id=id, verdict=verdict, tests=(test,))
+END = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def part(*cases: CaseRecord, **more: object) -> Certificate:
-    plain = Certificate(
-        verdict="preserved",
-        reason="",
-        level="numerical",
-        subject=SubjectRecord(name="mine", kind="transform"),
-        suite=SuiteRecord(version="0"),
-        environment=EnvironmentRecord(python="3", torch="2", numpy="2"),
-        pair="",
-        profile="quick",
-        seed=0,
-        alpha=1e-6,
-        tests=1,
-        cases=cases,
-        started=START,
-        finished=START,
-        seconds=1.0,
-    )
-    return plain.model_copy(update=more)
+    subject = SubjectRecord(name="mine", kind="transform")
+    return plain_certificate(*cases, **{"subject": subject, "pair": "", **more})
 
 
-SAMPLED = case("top_k[1]", BASE)
-COMPUTED = case("exact/top_k[1]", "transforms.round")
+SAMPLED = plain_case("top_k[1]", BASE)
+COMPUTED = plain_case("exact/top_k[1]", "transforms.round")
 PROBED = (
-    case("probe/transforms.batch/alone", "transforms.batch"),
-    case(f"probe/{DEPENDENT}/V2", DEPENDENT),
+    plain_case("probe/transforms.batch/alone", "transforms.batch"),
+    plain_case(f"probe/{DEPENDENT}/V2", DEPENDENT),
 )
 
 
@@ -70,7 +41,7 @@ def test_a_case_of_several_workers_is_taken_once() -> None:
 
 
 def test_the_verdict_is_formed_anew() -> None:
-    violated = case("top_k[1]", BASE, "violated")
+    violated = plain_case("top_k[1]", BASE, "violated")
     made = merged([part(COMPUTED), part(violated, verdict="violated")])
     assert made.verdict == "violated"
     assert merged([part(COMPUTED), part(SAMPLED)]).verdict == "preserved"
@@ -78,8 +49,8 @@ def test_the_verdict_is_formed_anew() -> None:
 
 def test_a_violation_of_one_part_blocks_those_of_another() -> None:
     base, dependent = (
-        case("top_k[1]", BASE, "violated"),
-        case(f"probe/{DEPENDENT}/V2", DEPENDENT, "violated"),
+        plain_case("top_k[1]", BASE, "violated"),
+        plain_case(f"probe/{DEPENDENT}/V2", DEPENDENT, "violated"),
     )
     made = merged([part(dependent), part(base)])
     assert {c.id: c.tests[0].decision for c in made.cases} == {
@@ -92,7 +63,7 @@ def test_known_failures_are_judged_over_all_parts() -> None:
     entry = ExpectationRecord(property=BASE, reason="known", state="not checked")
     parts = [
         part(PROBED[0], expectations=(entry,)),
-        part(case("top_k[1]", BASE, "violated"), expectations=(entry,)),
+        part(plain_case("top_k[1]", BASE, "violated"), expectations=(entry,)),
     ]
     made = merged(parts)
     assert made.verdict == "preserved"

@@ -1,47 +1,17 @@
 """The section that closes a test session."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
-from specverify.certification.case_records import (
-    BoundRecord,
-    CaseRecord,
-    ExpectationRecord,
-    TestRecord,
-)
-from specverify.certification.certificate import (
-    Certificate,
-    EnvironmentRecord,
-    SubjectRecord,
-    SuiteRecord,
-)
+from specverify.certification.case_records import BoundRecord, CaseRecord, ExpectationRecord
+from specverify.certification.certificate import Certificate
 from specverify.reporting.session import session_lines, write_all
+from tests.plain_certificate import plain_case, plain_certificate
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PLAIN = Certificate(
-    verdict="preserved",
-    reason="nothing was rejected",
-    level="numerical",
-    subject=SubjectRecord(name="mine:verify", kind="rule"),
-    suite=SuiteRecord(version="0"),
-    environment=EnvironmentRecord(python="3", torch="2", numpy="2"),
-    pair="toy",
-    profile="quick",
-    seed=0,
-    alpha=1e-6,
-    tests=1,
-    started=NOW,
-    finished=NOW,
-    seconds=1.0,
-)
+PLAIN = plain_certificate()
 
 
 def case(id: str, decision: str, **more: object) -> CaseRecord:
-    test = TestRecord.model_validate(
-        {"property": "joint.round", "claim": "c", "evidence": "exact", "decision": decision}
-    )
-    verdict = "violated" if decision == "violated" else "preserved"
-    return CaseRecord(id=id, verdict=verdict, tests=(test,)).model_copy(update=more)
+    return plain_case(id, "joint.round", decision, **more)
 
 
 def text(*certificates: Certificate, paths: dict[int, Path] | None = None) -> str:

@@ -128,7 +128,7 @@ class CallScoring:
         own = present.copy()
         if not self._recorded:
             # All runs of a prompt begin under one law, which is that of the first run that begins.
-            own[own[:, 0].argmax() + 1 :, 0] = False
+            own[np.flatnonzero(own[:, 0])[1:], 0] = False
         rows = np.zeros(present.shape, np.int64)
         rows[own] = np.arange(own.sum())
         rows[:, 0] = np.maximum.accumulate(rows[:, 0])

@@ -1,4 +1,5 @@
-"""A stand-alone Python script that shows a counterexample: nothing but torch and the subject."""
+"""A stand-alone Python script that shows a counterexample: torch and the subject, and for a decoder
+the small models it decodes, which are specverify's."""
 
 import json
 import re

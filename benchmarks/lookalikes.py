@@ -39,9 +39,9 @@ from specverify.subjects.guard import Call
 
 ALPHAS = (0.1, 0.01, 0.001)
 LOOKS = 3
+"""Shards of a run; some bets are learned from the first."""
 POOLED = 24
 """Calls made as one."""
-"""Shards of a run; some bets are learned from the first."""
 CHUNK = 100
 """Runs handed to a process at once."""
 ERROR = 4.0

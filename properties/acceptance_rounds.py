@@ -1,6 +1,5 @@
 """Chapter acceptance, sampled: how often the rounds of a decoder accept each draft token."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +20,7 @@ from specverify.decoding.output import DecoderOutput
 from specverify.decoding.scoring import TeacherForced
 from specverify.properties.acceptance import declares_acceptance
 from specverify.settings import SamplingSettings
-from specverify.statistics.dirichlet import log_dirichlet
-from specverify.statistics.support import support_e_value
+from specverify.statistics.cells import log_cells
 from specverify.subjects.protocols import DECODERS, Subject
 
 UNOFFERED = (
@@ -95,7 +93,9 @@ def every_round(trial: DecoderTrial, alpha: float) -> Outcome:
         return Outcome(not_applicable="no round of any run offered a draft token")
     strata = _strata(positions)
     dtype = trial.subject.capabilities.coin_dtype
-    return compare(strata, _log_e(strata, dtype), boundaries=True)
+    tokens = sum(int(counts.sum()) for counts in strata.counts)
+    log_e = log_cells(strata.counts, strata.laws, tokens, dtype=dtype)
+    return compare(strata, log_e, boundaries=True)
 
 
 def _unreported(output: DecoderOutput) -> str | None:
@@ -230,12 +230,3 @@ def _strata(positions: Positions) -> Strata:
         return f"draft token {place + 1} of {'a later' if later else 'the first'} round, {what}"
 
     return Strata(list(cells.reshape(-1, width)), list(positions.laws[first]), label)
-
-
-def _log_e(strata: Strata, dtype: str) -> float:
-    """Ln of the mean of two e-processes: on the possible cells, and on hits of impossible ones."""
-    n = sum(int(counts.sum()) for counts in strata.counts)
-    hits = sum(int(c[law == 0].sum()) for c, law in zip(strata.counts, strata.laws, strict=True))
-    possible = log_dirichlet(strata.counts, strata.laws)
-    impossible = support_e_value(hits, n, dtype=dtype).statistic
-    return float(np.logaddexp(possible, impossible)) - math.log(2)

@@ -216,7 +216,13 @@ def _sampled_pairs(trial: DecoderTrial, world: World, what: str) -> Outcome:
         at = [int(tree.locate(tokens[row : row + 1])[0]) for row, tree in enumerate(trees)]
         # What the target excludes is found at -1, the last cell.
         counts[at[0], at[1]] += 1
-    return sampled_outcome([counts.reshape(-1)], [np.outer(*laws).reshape(-1)], what)
+    return sampled_outcome(
+        [counts.reshape(-1)],
+        [np.outer(*laws).reshape(-1)],
+        what,
+        tokens=2 * world.settings.max_new_tokens,
+        coin_dtype=trial.subject.capabilities.coin_dtype,
+    )
 
 
 def _glass_box(table: TableModel) -> torch.nn.Module:

@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from specverify.certification.decoder_case import DecoderCase
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.directions import detectable_leak, directional_bounds
@@ -17,12 +19,16 @@ from specverify.statistics.mixture import log_mixture
 from specverify.statistics.pit import pit_band
 from specverify.statistics.result import TestResult
 from specverify.statistics.sequences import excess_samples_needed, tv_upper_bound_at_looks
+from specverify.statistics.support import support_e_value
+from specverify.statistics.triples import FILLED
 from specverify.subjects.protocols import GENERATING
 
 TV_LIMIT = 6e-3
 """Largest upper bound on the first token's total variation at which a case is preserved."""
 LARGEST_AGNOSTIC = 64
 """Vocabulary up to which that bound is asked for; its price grows with the vocabulary."""
+SMALLEST_ETA = 1e-7
+"""Relative rounding that is allowed for in recorded distributions in any case."""
 SHOWN = 8
 """Parts of a mixture that are recorded, the largest first."""
 
@@ -50,13 +56,15 @@ def every_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
     factors 1/2, 1 and 2, is bounded: a bound on these directions, not on total variation.
     """
     case, scores = evidence.case, evidence.tally.scores
-    outcome = _bets(scores, case)
+    outcome = _bets(scores, case.slack)
     bounds = directional_bounds(scores, alpha, _directional_limit(case))
     return replace(
         outcome,
         reported=_bands(scores, alpha) if evidence.full else (),
         bounds=bounds,
-        detectable=detectable_leak(scores, evidence.log_threshold) if evidence.full else None,
+        detectable=(
+            detectable_leak(scores, evidence.log_threshold, case.slack) if evidence.full else None
+        ),
         missing=_missing_directions(evidence, bounds, alpha),
     )
 
@@ -75,11 +83,21 @@ def own_distributions(evidence: DecoderEvidence, alpha: float) -> Outcome:
     What breaks it: mistakes of the rule. A wrong pass of the model does not: where this holds and
     `joint.every_token` fails, the cache, the positions or the transforms are at fault.
 
-    Error rate: one mixture e-process, at its share, valid at every look.
+    Error rate: the mean of two e-processes, at its share, valid at every look: the mixture of
+    `joint.every_token`, and one on tokens of recorded probability 0 beyond what coins of exactly 0
+    explain. There is no second pass whose rounding had to be allowed for, only that of the record.
     """
-    if evidence.tally.recorded is None:
+    scores = evidence.tally.recorded
+    if scores is None:
         return Outcome(not_applicable="the subject records no target_probs of its own")
-    return _bets(evidence.tally.recorded, evidence.case)
+    outcome = _bets(scores, math.log1p(max(SMALLEST_ETA, evidence.tally.rounding)))
+    test, hits = outcome.tests[0], int(scores.hits[0])
+    dtype = evidence.subject.capabilities.coin_dtype
+    excluded = support_e_value(hits, test.n, dtype=dtype).statistic
+    log_e = float(np.logaddexp(test.statistic, excluded)) - math.log(2)
+    mixed = TestResult.of_e_process(log_e, test.n, cells=test.cells, strata=test.strata)
+    parts = {name: value - math.log(2) for name, value in outcome.details["components"].items()}
+    return replace(outcome, tests=(mixed,), details={"components": parts})
 
 
 @register(
@@ -180,8 +198,8 @@ def each_position(evidence: DecoderEvidence, alpha: float) -> Outcome:
     )
 
 
-def _bets(scores: TokenScores, case: DecoderCase) -> Outcome:
-    mixture = log_mixture(scores.sums(), scores.bets, slack=case.slack)
+def _bets(scores: TokenScores, slack: float) -> Outcome:
+    mixture = log_mixture(scores.sums(), scores.bets, slack=slack)
     largest = sorted(mixture.components.items(), key=lambda item: -item[1])[:SHOWN]
     result = TestResult.of_e_process(
         mixture.log_e, int(scores.n.sum()), cells=len(mixture.components), strata=scores.strata
@@ -200,11 +218,12 @@ def _bands(scores: TokenScores, alpha: float) -> tuple[TestResult, ...]:
 
 
 def _detectable_tv(evidence: DecoderEvidence, test: TestResult) -> Detectable | None:
-    """By chi2 >= 4 TV^2, over all cells of the first token."""
+    """By chi2 >= 4 TV^2, over all cells of the first token, where they are filled."""
     cells = test.cells - test.strata + 1
-    if cells < 2:
+    if cells < 2 or test.n < FILLED * cells:
         return None
-    divergence = detectable_dirichlet(test.n, cells, evidence.log_threshold)
+    threshold = evidence.log_threshold + evidence.case.slack * test.n
+    divergence = detectable_dirichlet(test.n, cells, threshold)
     return Detectable(min(1.0, math.sqrt(divergence) / 2), "total variation of the first token")
 
 

@@ -1,6 +1,6 @@
 """Chapter proposal: the q that is reported is the q that was sampled."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from specverify.certification.registry import Outcome, register, takes_tiny_mode
 from specverify.certification.worst_cells import Strata, compare
 from specverify.decoding.output import DecoderOutput
 from specverify.settings import SamplingSettings
-from specverify.statistics.dirichlet import log_dirichlet
+from specverify.statistics.cells import log_cells
 from specverify.subjects.protocols import DECODERS
 
 UNREPORTED_DRAFTS = (
@@ -72,8 +72,8 @@ def reported_q(trial: DecoderTrial, alpha: float) -> Outcome:
     is to be mended or left out.
 
     Error rate: a Dirichlet e-process over groups of draft tokens with the same q and the same draft
-    tokens before them, at its share, valid at every look. None where a token has q = 0 or a row is
-    no distribution.
+    tokens before them, and one on tokens with q = 0 beyond what coins of exactly 0 explain,
+    together at its share, valid at every look. None where a row is no distribution.
     """
     world = _world(trial.input)
     if (refused := world.refused_by(trial.subject)) is not None:
@@ -84,10 +84,10 @@ def reported_q(trial: DecoderTrial, alpha: float) -> Outcome:
     drafts = _drafts(runs)
     if (wrong := _no_distribution(drafts)) is not None:
         return Outcome(violations=(wrong,))
-    if bool((drafts.own == 0).any()):
-        return Outcome(violations=(_impossible(drafts),))
-    strata = _strata(drafts)
-    return compare(strata, log_dirichlet(strata.counts, strata.laws) if strata.counts else 0.0)
+    strata, hits = _strata(drafts), int((drafts.own == 0).sum())
+    dtype, n = trial.subject.capabilities.coin_dtype, len(drafts.tokens)
+    outcome = compare(strata, log_cells(strata.counts, strata.laws, n, dtype=dtype, hits=hits))
+    return replace(outcome, findings=(_impossible(drafts),)) if hits else outcome
 
 
 def _world(name: str) -> World:

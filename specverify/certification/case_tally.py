@@ -20,6 +20,8 @@ class CaseTally:
         self.scores = case.new_scores()
         self.recorded: TokenScores | None = None
         """Tokens held against the distributions that the subject says it drew them from."""
+        self.rounding = 0.0
+        """How far those may be rounded, relatively."""
         self.findings: dict[str, None] = {}
         """Remarks of the calls, each once, in order of appearance."""
         self.failure: str | None = None
@@ -49,6 +51,7 @@ class CaseTally:
         if other.recorded is not None:
             self.recorded = self.recorded or self.case.new_scores()
             self.recorded.merge(other.recorded)
+            self.rounding = max(self.rounding, other.rounding)
         self.note(other.findings)
         self.failure = self.failure or other.failure
 
@@ -60,6 +63,7 @@ class CaseTally:
             "positions": self.positions.state(),
             "scores": self.scores.state(),
             "recorded": None if self.recorded is None else self.recorded.state(),
+            "rounding": self.rounding,
             "findings": dict.fromkeys(self.findings, True),
             "failure": self.failure,
         }
@@ -76,6 +80,7 @@ class CaseTally:
         if state["recorded"] is not None:
             made.recorded = case.new_scores()
             made.recorded.restore(state["recorded"])
+            made.rounding = state["rounding"]
         made.note(state["findings"])
         made.failure = state["failure"]
         return made

@@ -97,8 +97,8 @@ def run_decoder_case(
     judged = run.judge()
     if tally.runs:
         run.look(judged)
-    if run.stopped == "violated":
-        judged.withdraw_tv_bound()
+    if run.accumulator.shards not in run.looks or tally.failure or run.stopped == "violated":
+        judged.withdraw_fixed_bounds()
     verdict, reason = judged.verdict, judged.reason
     if failure is not None:
         reason = f"{reason}; later {failure}" if verdict == "violated" else failure
@@ -144,15 +144,17 @@ class _Judged:
     records: list[TestRecord] = field(default_factory=list)
     bounds: list[BoundRecord] = field(default_factory=list)
     tv_bound: float | None = None
+    fixed: set[str] = field(default_factory=set)
+    """Names of the bounds that hold at looks fixed beforehand only."""
     missing: str | None = None
     findings: list[str] = field(default_factory=list)
     not_applicable: list[NotApplicable] = field(default_factory=list)
     verdict: Verdict = "inconclusive"
     reason: str = ""
 
-    def withdraw_tv_bound(self) -> None:
-        """Sampling ended where the counts said so, and not at one of the looks it holds at."""
-        self.bounds = [bound for bound in self.bounds if bound.value != self.tv_bound]
+    def withdraw_fixed_bounds(self) -> None:
+        """Sampling ended where counts or a failure said so, and not at a look fixed beforehand."""
+        self.bounds = [bound for bound in self.bounds if bound.name not in self.fixed]
         self.tv_bound = None
 
 
@@ -220,6 +222,7 @@ class _CaseRun:
             judged.findings += outcome.findings
             if outcome.tv_bound is not None:
                 judged.tv_bound = outcome.tv_bound
+                judged.fixed |= {bound.name for bound in outcome.bounds}
             judged.missing = outcome.missing or judged.missing
         judged.records = corroborated(judged.records)
         judged.verdict, judged.reason = case_verdict(judged.records)
@@ -241,7 +244,7 @@ class _CaseRun:
             total.tokens,
             judged.records,
             judged.bounds,
-            judged.tv_bound,
+            judged.fixed,
         )
 
     def _results(self) -> Generator[tuple[int, State], None, None]:

@@ -5,7 +5,7 @@ beforehand. So the path depends on nothing but the seed and where sampling ended
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from specverify.certification.case_records import BoundRecord, LooksRecord, TestRecord
 
@@ -50,7 +50,7 @@ class Looks:
         tokens: int,
         tests: Iterable[TestRecord],
         bounds: Iterable[BoundRecord],
-        tv_bound: float | None,
+        fixed_bounds: Collection[str],
     ) -> None:
         """Record a look; one after the same number of shards takes the place of the last.
 
@@ -60,7 +60,7 @@ class Looks:
             tokens: in them.
             tests: as they stand; those that decide are followed.
             bounds: as they stand; those that are asked for are followed.
-            tv_bound: the value of the bound that holds at fixed looks only.
+            fixed_bounds: names of those that hold at fixed looks only.
         """
         if self._looks and self._looks[-1][0] == shards:
             self._looks.pop()
@@ -70,7 +70,7 @@ class Looks:
                 log_es[test.property] = max(test.statistic, log_es.get(test.property, -math.inf))
         values = {bound.name: bound.value for bound in bounds if bound.limit is not None}
         if shards not in self._fixed:
-            values = {name: value for name, value in values.items() if value != tv_bound}
+            values = {name: v for name, v in values.items() if name not in fixed_bounds}
         self._looks.append((shards, runs, tokens, log_es, values))
 
     def record(self, final_bounds: Mapping[str, float]) -> LooksRecord | None:

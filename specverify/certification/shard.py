@@ -39,6 +39,9 @@ ONE_AFTER_THE_OTHER = 16
 """Runs of a subject that takes one row a call that share a generator and a look at what it did to
 the process: each costs as much as a token."""
 
+ULPS = 8
+"""Last digits by which probabilities that a subject records may be off those it draws from."""
+
 _ENTRIES = 1 << 22
 """Probabilities computed at once."""
 
@@ -176,6 +179,7 @@ class ShardSampler:
         calls = [scoring.open_call(output.tokens, rng)]
         if recorded is not None:
             tally.recorded = tally.recorded or case.new_scores()
+            tally.rounding = ULPS * torch.finfo(recorded.dtype).eps
             own = TokenScoring(case, tally.recorded, None)
             calls.append(own.open_call(output.tokens, rng, recorded=True))
         for prompt in range(len(case.prompts)):

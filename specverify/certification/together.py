@@ -41,7 +41,11 @@ def together(cases: Sequence[CaseRecord], planned: int) -> float | None:
 
 
 def with_adjusted(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    """Give every reported test its p-value adjusted for all of the run (Holm 1979)."""
+    """Give every reported test its p-value adjusted for all that were reported (Holm 1979).
+
+    They decide nothing. Where a case ended at a moment that its e-process or a bound chose, their
+    p-values are descriptive, and so are these.
+    """
     reported = [
         test.p_value
         for case in cases

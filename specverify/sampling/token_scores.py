@@ -64,6 +64,10 @@ class TokenScores:
     bits: BitCounts = field(init=False)
     halves: Array = field(init=False)
     """[half-spaces, 2] sums of the excess over the expected mass, and of its square."""
+    leaks: Array = field(init=False)
+    """[leak rates] sums of ln((1 - d) + d q(x)/p(x)), over possible tokens."""
+    hits: Ints = field(init=False)
+    """[1] tokens of probability 0."""
 
     def __post_init__(self) -> None:
         self.n = np.zeros(self.strata, np.int64)
@@ -72,6 +76,8 @@ class TokenScores:
         self.fine = np.zeros((len(ORDERS), FINE_BINS), np.int64)
         self.bits = BitCounts.empty(self.lags)
         self.halves = np.zeros((len(RATIOS), 2))
+        self.leaks = np.zeros(len(self.bets.leak_grid))
+        self.hits = np.zeros(1, np.int64)
 
     def bet(self, scored: ScoredTokens) -> None:
         """Add bets and half-spaces of tokens."""
@@ -80,6 +86,13 @@ class TokenScores:
         tokens, rows, counts = scored.tokens, scored.rows, scored.counts.astype(np.float64)
         raw = scored.p_raw, scored.q_raw
         ratios = self.bets.log_ratios(tokens, scored.p, scored.q, *raw, rows)
+        own = scored.p[rows, tokens]
+        possible = own > 0
+        quotient = scored.q[rows, tokens][possible] / own[possible]
+        with np.errstate(divide="ignore"):
+            logs = np.log1p(self.bets.leak_grid * (quotient[:, None] - 1))
+        self.leaks += counts[possible] @ logs
+        self.hits += int(counts[~possible].sum())
         index = np.arange(len(tokens))
         by_stratum = csr_array((counts, (scored.strata, index)), (self.strata, len(index)))
         self.logs += by_stratum @ ratios
@@ -137,4 +150,4 @@ class TokenScores:
         self.bits = BitCounts(state["bit_ones"], state["bit_n"])
 
 
-_ARRAYS = ("n", "logs", "bins", "fine", "halves")
+_ARRAYS = ("n", "logs", "bins", "fine", "halves", "leaks", "hits")

@@ -1,4 +1,8 @@
-"""Which bets there are, what they are called, and what each weighs."""
+"""Which bets there are, what they are called, and what each weighs.
+
+Weights and rates are design, not derived: any that are fixed before the data keep the mixture an
+e-process (Robbins 1970), and one of weight w costs ln(1/w) nats (statistics.md section 2).
+"""
 
 from itertools import product
 from typing import NamedTuple
@@ -32,7 +36,12 @@ _UNDILUTED = 0.6
 
 
 class Component(NamedTuple):
-    """One bet; the diluted ones come first, in the order in which `Bets` computes them."""
+    """One bet, a law of the next token; the diluted ones come first, in the order of `Bets`.
+
+    Diluted: (1 - rate) p + rate b for a law b of `bet_library`; else a tilt p exp(h f) / Z, which
+    its name tells. Valid as a bet for any rate in [0, 1], and for a negative one while the law is
+    nonnegative, which `Bets.log_ratios` sees to row by row.
+    """
 
     name: str
     family: str
@@ -44,15 +53,32 @@ class Component(NamedTuple):
 
 
 def leak_name(rate: float) -> str:
-    """Name of the component (1-d) p + d q."""
+    """Name of the component (1-d) p + d q: d to two digits, which tell those of `LEAKS` apart.
+
+    Args:
+        rate: d, in (0, 1].
+    """
     return f"leak to q, {rate:.2g}"
 
 
 def components(*, raw: bool) -> list[Component]:
     """All components: weights by family, then by direction, then by rate.
 
+    1 = 2/3 library + 1/3 agnostic. Of the library, 0.7 (with raw laws 0.3) is spread evenly over
+    the leaks (1-d) p + d q of `LEAKS`, the rest evenly over the laws of known faults, each 0.6 pure
+    and 0.4 over its dilutions. Of the agnostic: leaks away from q 0.1, to the uniform law and raw p
+    0.1, tilts by ln(q/p) 0.25, tilts by 1{q > p} 0.15, temperatures 0.2, both together 0.2.
+
+    Source: the method of mixtures (Robbins 1970) with leaks and known faults in closed form
+    (statistics.md section 2); tilts are exponential families around p (elementary: fair after
+    division by Z). Valid in a mixture because names, laws and weights are fixed before any token
+    and the weights sum to 1 up to rounding.
+
     Args:
         raw: whether raw p and raw q exist.
+
+    Returns:
+        Components in the order of `Bets.names`.
     """
     one = np.ones(1)
     at, sums = Values(one, one, one, one), RowSums.of(*np.ones((4, 1, 1)))

@@ -30,7 +30,10 @@ LARGEST_TILT = np.exp(5.0)
 
 @dataclass(frozen=True)
 class Values:
-    """Probabilities of the tokens emitted; without transforms the raw ones are the others."""
+    """Probabilities of the tokens emitted, [N] each: p(x), q(x), raw p(x) and raw q(x).
+
+    Without transforms the raw ones are the others.
+    """
 
     p: Floats
     q: Floats
@@ -40,7 +43,10 @@ class Values:
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over the vocabulary, one a row; "possible" tokens are those with p > 0."""
+    """Sums over the vocabulary, one a row; "possible" tokens are those with p > 0.
+
+    All that the bets of a row need, [N] where no shape is given. `of` gives the formulas.
+    """
 
     possible: Floats
     """How many tokens are possible."""
@@ -76,8 +82,24 @@ class RowSums:
     ) -> "RowSums":
         """Reduce normalised rows [N, V].
 
+        possible = #{p > 0}, draft = q(p > 0), raw_target = raw p(p > 0), raised = p(q > p);
+        accepted = sum q_s min(1, p/q_r), the acceptance of Leviathan et al. (2023);
+        above = sum (p - q)+, above_raw = sum (p - raw q)+, below = sum (q - p)+;
+        with r = q/p clipped to [e^-5, e^5],
+        tilts = sum p r^h, powers = sum p^(1 + h), joint = sum p^(1 + g) r^h.
+        They are the constants that give the bets mass 1 (elementary).
+
         Differences are summed as they are, not taken between sums, so that every bet keeps mass 1
         to the last digits where p and q nearly agree.
+
+        Valid for float64 rows that are nonnegative and sum to 1, which `Bets` sees to and nothing
+        here checks; both raw laws or neither.
+
+        Args:
+            p: [N, V].
+            q: [N, V].
+            raw_p: [N, V]; p takes its place when omitted.
+            raw_q: [N, V]; q takes its place when omitted.
         """
         mask = p > 0
         full = bool(mask.all())
@@ -117,18 +139,31 @@ class RowSums:
 
     @staticmethod
     def joined(parts: "Sequence[RowSums]") -> "RowSums":
-        """The sums of all rows, from those of some rows each."""
+        """The sums of all rows, from those of some rows each.
+
+        Joined along the axis of rows; row i of the first part stays row i.
+
+        Args:
+            parts: at least one; valid if all have raw laws, or none.
+        """
         names = [field.name for field in fields(RowSums)]
         return RowSums(*(np.concatenate([getattr(part, n) for part in parts], -1) for n in names))
 
     def rows(self, index: NDArray[np.int64]) -> "RowSums":
-        """The sums of some rows, in an order of their own."""
+        """The sums of some rows, in an order of their own: entry i = that of row index[i].
+
+        Args:
+            index: [M], rows from 0 to N - 1; a row may occur more than once.
+        """
         return RowSums(*(getattr(self, field.name)[..., index] for field in fields(self)))
 
 
 @dataclass(frozen=True)
 class Base:
-    """A law b that others dilute."""
+    """A law b that others dilute to (1 - e) p + e b.
+
+    Valid as a bet once divided by its mass on possible tokens, which `Bets` does.
+    """
 
     name: str
     ratio: Floats
@@ -138,7 +173,20 @@ class Base:
 
 
 def plain_bases(at: Values, sums: RowSums, *, raw: bool) -> Iterator[Base]:
-    """Draft, uniform law on possible tokens, and raw target."""
+    """Draft, uniform law on possible tokens, and raw target, as ratios b(x)/p(x) and masses.
+
+    q(x)/p(x) of mass q(p > 0); 1/(m p(x)) of mass 1, m the number of possible tokens; raw p(x)/p(x)
+    of mass raw p(p > 0). Elementary: b(p > 0) = sum of b over possible tokens normalises b to a law
+    on them.
+
+    Valid for tokens with p(x) > 0, where the ratios are finite; `Bets` sets p to 1 on others and
+    does not bet there.
+
+    Args:
+        at: probabilities of N tokens.
+        sums: of their rows, or of the one row they share.
+        raw: whether raw p and raw q exist.
+    """
     yield Base("q", at.q / at.p, sums.draft)
     yield Base("uniform", 1 / (sums.possible * at.p), np.ones(1))
     if raw:

@@ -78,7 +78,13 @@ class Bets:
 
     @staticmethod
     def standard(*, raw: bool) -> "Bets":
-        """The bets of the decision.
+        """The bets of the decision, with the weights w_j of `bet_components.components`.
+
+        The method of mixtures (Robbins 1970): E = sum_j w_j prod_t b_j(x_t)/p(x_t) is an e-process
+        for whatever laws b_j and weights, with sum_j w_j = 1, are fixed before the token, and is at
+        least w_j times each product, so that not knowing j costs ln(1/w_j) nats. These are fixed
+        beforehand; the laws depend on the prefix alone. Error rates are those of
+        `mixture.log_mixture`.
 
         Args:
             raw: whether transforms make raw p and raw q differ from p and q. Without them the
@@ -109,6 +115,14 @@ class Bets:
         rows: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         """Give ln b_j(x)/p(x) of every token and component.
+
+        A diluted law has ln((1-e) + e b(x)/p(x)) - ln((1-e) + e b(p > 0)), a tilt h f(x) - ln Z
+        with Z = sum_x p(x) exp(h f(x)). Bets on the next token in the sense of Shafer (2021).
+
+        Valid where p is the law of the token given the prefix, and q and the raw laws depend on the
+        prefix alone: then exp of each value has mean at most 1 given the past (elementary: it is
+        sum_x b_j(x)), so sums over tokens are logs of e-processes, up to rounding (some 1e-13 a
+        token at most) and the cut.
 
         Rows are normalised in float64. Where there is no draft, as for a bonus token, pass q = p:
         what bets on q alone is then 0. All is exactly 0 for tokens with p(x) = 0. Values are cut at
@@ -164,7 +178,11 @@ class Bets:
         p_raw: ArrayLike | None = None,
         q_raw: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
-        """`log_ratios` of every token of one row.
+        """`log_ratios` of every token of one row: ln b_j(x)/p(x) for x = 0 to V - 1.
+
+        Source and validity are those of `log_ratios`. sum_x p(x) exp(table[x, j]) <= 1 up to
+        rounding, which is what makes every bet fair (elementary); it is 1 unless p(x) is below
+        1e-300 or a value is cut.
 
         Args:
             p: [V].

@@ -39,6 +39,9 @@ def tv_upper_bound(counts: OneOrMore, probabilities: OneOrMore, alpha: float) ->
     for the lower tail, P(f <= E f - t) <= exp(-2 n t^2), gives P(TV > f + t) <= alpha for the t
     above. The bias E f - TV only helps: no term for it is needed on this side.
 
+    Validity: observations are independent. Runs of one decoder are, if each has coins of its own:
+    `randomness.independence` tests that, and this bound takes it for granted.
+
     Error rates: the bound lies below the true TV with probability at most alpha, for n_s fixed or
     conditioned on, evaluated once: a bound looked at repeatedly needs its alpha shared. It can
     only reach what E f allows, see `expected_tv_estimate`. Cells are taken as given; merging them

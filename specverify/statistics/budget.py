@@ -32,20 +32,48 @@ class Budget:
 
     @property
     def share(self) -> float:
-        """Level of each test."""
+        """Level of each test: alpha / m, m = `tests`.
+
+        Source: Bonferroni's inequality (elementary: the union bound). Valid under every dependence,
+        if m is fixed beforehand: m tests at this level raise any alarm with probability at most
+        alpha under the null.
+        """
         return self.alpha / self.tests
 
     @property
     def log_threshold(self) -> float:
-        """Level of ln E at which an e-process alone exhausts its share: ln(tests / alpha)."""
+        """Level of ln E at which an e-process alone exhausts its share: ln(tests / alpha).
+
+        Valid at every look: under the null it is ever reached with probability at most
+        alpha / tests (Ville 1939).
+        """
         return math.log(self.tests) - math.log(self.alpha)
 
     def rejects(self, p_value: float) -> bool:
-        """Whether this p-value alone exhausts its share."""
+        """Whether this p-value alone exhausts its share: p <= alpha / m.
+
+        Source: Bonferroni, see `share`. Error rates: a false alarm with probability at most
+        alpha / m, so at most alpha over the m tests, if the p-value is valid: at a sample size
+        fixed beforehand, or min(1, 1/E) of an e-process at any look.
+
+        Args:
+            p_value: of one of the `tests`.
+        """
         return p_value <= self.share
 
     def split(self, tests: int) -> "Budget":
-        """Divide one test's share further, among `tests` tests of its own."""
+        """Divide one test's share further, among `tests` tests of its own: alpha / (m tests) each.
+
+        Source: the union bound, twice (elementary). Valid under every dependence if both numbers
+        are fixed beforehand: all m shares together still alarm with probability at most alpha under
+        the null.
+
+        Args:
+            tests: that share it equally, at least 1.
+
+        Raises:
+            UsageError: tests < 1.
+        """
         return Budget(self.share, tests)
 
 
@@ -103,8 +131,9 @@ def mean_log_e(log_es: Sequence[float], planned: int) -> float:
 def product_log_e(log_es: Sequence[float]) -> float:
     """Ln of the product of e-values of independent streams: the sum of their logs.
 
-    E >= 1/alpha rejects that all hypotheses hold, at level alpha. Validity: independent data, such
-    as cases with seeds of their own, or an e-value each that holds given the streams before it. Two
+    E >= 1/alpha rejects that all hypotheses hold, at level alpha (elementary: the expectation of a
+    product of independent e-values is at most 1, then Markov). Validity: independent data, such as
+    cases with seeds of their own, or an e-value each that holds given the streams before it. Two
     tests of the same tokens do not multiply; take their mean first. Evidence adds up over streams,
     but each without deviation costs what its process has lost.
 

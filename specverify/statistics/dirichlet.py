@@ -68,6 +68,15 @@ def dirichlet_terms(
 ) -> NDArray[np.float64]:
     """Terms of `log_dirichlet` for many rows of counts of one law, unmixed and unchecked.
 
+    ln E_k = ln Gamma(k) - ln Gamma(n + k) + sum_b (ln Gamma(N_b + k P_b) - ln Gamma(k P_b)
+    - N_b ln P_b), the Dirichlet(k P) mixture of multinomial laws against P (Good 1967), evaluated
+    as (n + k) KL(smoothed || P), smoothed = (N + k P)/(n + k), and what Stirling's form leaves.
+
+    Valid for each row and k as `log_dirichlet` is: an e-process where observations have law P given
+    the past, so P(sup E_k >= 1/alpha) <= alpha (Ville 1939). Terms of strata add for one k, and
+    only the mean of their exponentials over k is an e-process again. Cells of probability 0 are
+    left out with their counts. Nothing is checked.
+
     Args:
         counts: [..., B].
         probabilities: [B], summing to 1 up to rounding.
@@ -96,9 +105,11 @@ def log_kt(ones: int, n: int, rate: float = 0.5) -> float:
     """Logarithm of an e-value that a bit is 1 with probability `rate`, for any other rate.
 
     E = Gamma(n1 + 1/2) Gamma(n0 + 1/2) / (pi Gamma(n + 1) rate^n1 (1 - rate)^n0), the
-    Dirichlet(1/2, 1/2) mixture of Krichevsky and Trofimov (1981) against the known rate. An
-    e-process under the same conditions, with the same guarantee, as `log_dirichlet`; it costs
+    Dirichlet(1/2, 1/2) mixture of Krichevsky and Trofimov (1981) against the known rate; it costs
     about (1/2) ln n.
+
+    Valid where every bit is 1 with probability `rate` given the past: an e-process, looked at as
+    often as one likes. Error rates: P(sup E >= 1/alpha) <= alpha (Ville 1939), no approximation.
 
     Args:
         ones: bits that were 1.

@@ -32,6 +32,11 @@ def log_threshold(alpha: float, tests: int = 1, weight: float = 1.0) -> float:
 
     13.8 at alpha 1e-6; 18.0 for one of 64 equal components; 19.8 for one of 400 tests.
 
+    Source: Ville (1939) for 1/alpha, the union bound for the tests; elementary for the weight: a
+    mixture is at least weight times each component. Valid for e-processes, looked at as often as
+    one likes, whatever their dependence, if `tests` and `weight` are fixed beforehand. Error rates:
+    under the null any of the tests ever gets there with probability at most alpha.
+
     Args:
         alpha: false-alarm probability of the whole run.
         tests: tests that share it equally.
@@ -61,7 +66,11 @@ def samples_needed_e(
 
     Accuracy: within 5 % of simulation for leaks of 1 to 20 % and vocabularies of 2 to 1024, with
     and without `spread`; stronger deviations need it. A law that puts mass on tokens of very small
-    probability has a skewed log ratio, for which this is a guide only.
+    probability has a skewed log ratio, for which this is a guide only. Valid for a bet on a itself,
+    whose terms are about independent over the tokens. A prediction, not a guarantee.
+
+    Error rates: the alarm under the null has the probability that `log_threshold` was asked for, at
+    every look; at n the deviation is missed with probability about 1 - power.
 
     Args:
         kl: KL(a || p) in nats, per token, averaged over the prefixes.
@@ -87,7 +96,19 @@ def samples_needed_e(
 def detectable_kl(n: int, threshold: float, power: float = 0.999) -> float:
     """Smallest KL(a || p), in nats per token, that n tokens reveal with probability `power`.
 
-    x^2 / n, x as in `samples_needed_e` for a small deviation.
+    KL = x^2 / n, x = (z sqrt 2 + sqrt(2 z^2 + 4 L')) / 2: `samples_needed_e` solved for KL, where
+    the standard deviation of ln(a/p) is sqrt(2 KL), as for a small deviation (elementary: ln(a/p)
+    to second order).
+
+    Valid where `samples_needed_e` is: ln E about normal, a bet on a itself. A prediction,
+    not a guarantee. Error rates: the alarm under the null has the probability that `log_threshold`
+    was asked for, at every look; at n a deviation of this KL is missed with probability about
+    1 - power.
+
+    Args:
+        n: tokens.
+        threshold: L', see `log_threshold`.
+        power: probability of an alarm by then.
 
     Raises:
         UsageError: n < 1, threshold <= 0 or power outside (0, 1).
@@ -103,7 +124,8 @@ def detectable_leak(n: int, chi2: float, threshold: float, power: float = 0.999)
     components at alpha 1e-6 and power 0.999 (statistics.md section 2; 112 without rounding z).
 
     Accuracy: second order in e. The next term, -e^3 E_p(q/p - 1)^3 / 6, lowers the KL: check
-    `leak_kl` at the answer if q/p is large on tokens that matter.
+    `leak_kl` at the answer if q/p is large on tokens that matter. Else valid where `detectable_kl`
+    is, with its error rates: a prediction, not a guarantee. Source: elementary, a Taylor expansion.
 
     Args:
         n: tokens.
@@ -126,6 +148,10 @@ def detectable_leak(n: int, chi2: float, threshold: float, power: float = 0.999)
 def leak_kl(leak: float, p: ArrayLike, q: ArrayLike) -> float:
     """KL((1 - e) p + e q || p) in nats, exactly; infinite if q leaks onto a token with p = 0.
 
+    sum_x a ln(a/p) for a = (1 - e) p + e q (Kullback and Leibler 1951). Summed as
+    p ((1 + y) ln(1 + y) - y), y = a/p - 1, whose terms are nonnegative, so that small leaks keep
+    their digits. Valid for two laws on the same tokens; that they are laws is not checked.
+
     Args:
         leak: e, between 0 and 1.
         p: probabilities of the target [k].
@@ -140,6 +166,10 @@ def leak_kl(leak: float, p: ArrayLike, q: ArrayLike) -> float:
 
 def leak_spread(leak: float, p: ArrayLike, q: ArrayLike) -> float:
     """Standard deviation of ln(a/p) under a = (1 - e) p + e q, for `samples_needed_e`.
+
+    s^2 = sum_x a ln(a/p)^2 - KL(a || p)^2 (elementary: the variance of one term of ln E); about
+    2 KL for small e. Valid for laws of one prefix that are laws, which is not checked. Over many
+    prefixes the variance of KL between them comes on top.
 
     Args:
         leak: e, between 0 and 1.
@@ -201,6 +231,9 @@ def samples_needed_leak(
     `samples_needed_e` at `hardest_leak`, with the spread it has; where the draft's tokens are so
     rare that a few hits decide, at least ln(1/(1 - power)) / X, or none would have been seen. With
     overlap 0 only the latter is left: every leaked token is an impossible one.
+
+    Valid where `samples_needed_e` is, for the hardest pair of models of this overlap. A prediction,
+    not a guarantee. Error rates: those of `detectable_kl`.
 
     Args:
         tv: X = e (1 - overlap), the total variation between what is emitted and the target.
@@ -311,8 +344,22 @@ def detectable_dirichlet(
 ) -> float:
     """Smallest chi2(a || p) that n observations of k cells reveal with probability `power`.
 
-    Any deviation of total variation sqrt(chi2) / 2 or more has at least that divergence. The other
-    direction of `samples_needed_dirichlet`.
+    chi2 = lambda / n, lambda the root of evidence(Q(lambda)) = L', where Q is the 1 - power
+    quantile of a noncentral chi-squared law with k - 1 degrees of freedom (Patnaik 1949) and
+    evidence is `dirichlet_evidence` (Laplace's approximation of the mixture of Good 1967). The
+    other direction of `samples_needed_dirichlet`. Any deviation of total variation sqrt(chi2) / 2
+    or more has at least that divergence (elementary: Cauchy-Schwarz).
+
+    Valid where `dirichlet_evidence` is. A prediction, not a guarantee. Error rates: the alarm under
+    the null has the probability that `log_threshold` was asked for, at every look; at n such a
+    deviation is missed with probability about 1 - power.
+
+    Args:
+        n: observations.
+        cells: k, at least 2.
+        threshold: L', see `log_threshold`.
+        power: probability of an alarm by then.
+        concentrations: of the Dirichlet bets that are mixed.
 
     Raises:
         UsageError: n < 1, cells < 2, threshold <= 0 or power outside (0, 1).

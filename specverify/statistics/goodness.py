@@ -24,7 +24,7 @@ only G keeps to it, see `chi_squared` and `g_test`.
 
 @dataclass(frozen=True)
 class Pooling:
-    """Which pooled cell each cell belongs to."""
+    """Which pooled cell each cell belongs to: label -1 where p = 0, else 0 to `cells` - 1."""
 
     labels: NDArray[np.int64]
     """[k], 0 to `cells - 1`; -1 marks a cell of probability 0, which is never pooled."""
@@ -34,7 +34,7 @@ class Pooling:
 
     @property
     def df(self) -> int:
-        """Degrees of freedom left: one less than the cells."""
+        """Degrees of freedom left: cells - 1, and 0 without cells."""
         return max(self.cells - 1, 0)
 
 
@@ -45,6 +45,10 @@ def pool(probabilities: ArrayLike, n: int, minimum: float = MINIMUM_EXPECTED) ->
     only: a choice that looked at the counts would bias the test (PyTorch's and older JAX's testers
     select cells by what was observed; statistics.md section 1). Cells with p = 0 are left out,
     since merged with others their hits would be forgiven; `support.support_test` judges them.
+
+    Source: small expected counts are pooled after Cochran (1954), whose minimum is smaller; why 25
+    stands at `MINIMUM_EXPECTED`. Valid for any n fixed or conditioned on: merged counts are
+    multinomial with the merged probabilities.
 
     Args:
         probabilities: expected probabilities [k].
@@ -85,6 +89,9 @@ def chi_squared(
     observations must be fixed by the design or conditioned on (then it must be decided by events
     before the observation itself, such as "the position was reached").
 
+    The p-value holds at a sample size fixed beforehand. Where an e-process or a bound chose when to
+    stop, or the counts are looked at again as they grow, it is descriptive and decides nothing.
+
     Error rates: the p-value is asymptotic, and too small in the far tail, because X2 grows with the
     square of an upward deviation whose probability falls more slowly. With one cell of 25
     expected against a large rest, exact enumeration gives 1.3, 2, 7 and 66 times the nominal level
@@ -118,6 +125,9 @@ def g_test(
     Same strata, pooling, arguments, returns and errors as `chi_squared`, same asymptotic law. G
     sees a few strongly raised cells sooner, X2 a mild shift of many.
 
+    The p-value holds at a sample size fixed beforehand. Where an e-process or a bound chose when to
+    stop, or the counts are looked at again as they grow, it is descriptive and decides nothing.
+
     Error rates: asymptotic, but right far into the tail when expected counts are at least 25: by
     exact enumeration of one small cell, and of sums of 5 to 50, 0.5 to 1.7 times the nominal level
     from 1e-3 to 1e-9 (with expected counts of 5, 10.9 times at 1e-4). `g_tail_bound(statistic,
@@ -137,6 +147,10 @@ def g_tail_bound(statistic: float, df: int) -> float:
     with G = 2 n KL. The proof bounds the moment generating function, E exp(t n KL) <=
     (1 - t)^-(k-1); for independent strata these multiply, so df may be their sum. Costs up to a
     factor 2 in G against the asymptotic p-value when df is large.
+
+    Valid at a sample size fixed beforehand, or conditioned on as in `chi_squared`. Error rates:
+    rejecting where the bound is at most alpha is a false alarm with probability at most alpha, for
+    every n and p, as the bound falls with G. It does not hold where something chose when to look.
 
     Args:
         statistic: G of `g_test`.

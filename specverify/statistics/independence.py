@@ -31,7 +31,11 @@ _RATES = {"same_half": 0.5, "close": (2 * _REACH + 1) / _PLACES}
 
 @dataclass(frozen=True, eq=False)
 class BitCounts:
-    """Bits counted by kind, in the order of `bit_names`."""
+    """Bits counted by kind, in the order of `bit_names`; counts of calls add with `+`.
+
+    Under the null each bit is a coin of its kind's rate given the past, so ones is about n * rate;
+    `count_bits` says why.
+    """
 
     ones: NDArray[np.int64]
     """[K], bits that were 1."""
@@ -40,7 +44,11 @@ class BitCounts:
 
     @classmethod
     def empty(cls, lags: int) -> "BitCounts":
-        """Counts before any token."""
+        """Counts before any token: ones = n = 0 for every kind.
+
+        Args:
+            lags: see `bit_names`.
+        """
         zeros = np.zeros(len(bit_names(lags)), np.int64)
         return cls(zeros, zeros.copy())
 
@@ -58,7 +66,11 @@ class BitCounts:
 def bit_names(lags: int) -> tuple[str, ...]:
     """Names of the kinds of bits: the order, what a number is compared with, and in what.
 
-    Such as `index.lag2.close`, `ratio.halves.same_half` or `ratio.majority.same_half`.
+    Such as `index.lag2.close`, `ratio.halves.same_half` or `ratio.majority.same_half`. There are
+    K = 2 (2 (lags + 2) + 1): in two orders, both bits against each lag, neighbours and halves, and
+    one bit against the majority (elementary: which pairs each kind has, `count_bits` tells).
+
+    Valid as keys as long as `lags` is fixed for a run: other lags give other names.
 
     Args:
         lags: largest distance within a row, 1 or more; 2(K + 1) spans two whole blocks.
@@ -75,7 +87,17 @@ def bit_names(lags: int) -> tuple[str, ...]:
 
 
 def null_rates(lags: int) -> NDArray[np.float64]:
-    """Probability of a 1 for each of `bit_names`, [K]: 1/2 or, on the grid, 0.09999."""
+    """Probability of a 1 for each of `bit_names`, [K]: 1/2 or, on the grid, 0.09999.
+
+    same_half: P = 1/2. close: P = (2 r + 1) / 2^16, r = 3276, the places at a circular distance of
+    at most r (elementary: the difference of a uniform place and any other is uniform).
+
+    Valid under the null, where the later number is uniform given the earlier ones; then exact, as
+    numbers are compared on that grid.
+
+    Args:
+        lags: see `bit_names`.
+    """
     return np.array([_RATES[name.rpartition(".")[2]] for name in bit_names(lags)])
 
 

@@ -45,7 +45,7 @@ class TokenSums:
 
     @staticmethod
     def zeros(strata: int, components: int) -> "TokenSums":
-        """Sums of no tokens."""
+        """Sums of no tokens: n = 0, logs = 0 and bins = 0, in the shapes of the class."""
         return TokenSums(
             np.zeros(strata, np.int64),
             np.zeros((strata, components)),
@@ -61,6 +61,10 @@ class TokenSums:
         possible: ArrayLike | None = None,
     ) -> "TokenSums":
         """Sums of single tokens.
+
+        n_s = #{t : s_t = s}, logs_sj = sum over those of ln b_j(x_t)/p_t(x_t), bins_osb = how many
+        possible ones have their number of order o in [b/16, (b + 1)/16) (elementary). Valid if s_t
+        is known before token t; that is not seen here.
 
         Args:
             log_ratios: [N, J] of `Bets.log_ratios`.
@@ -94,7 +98,10 @@ class TokenSums:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Value of the mixture e-process, and of its parts."""
+    """Value of the mixture e-process, and of its parts: E = sum of exp(components).
+
+    Valid at every look, see `log_mixture`.
+    """
 
     log_e: float
     """ln E. Reject at level alpha once it reaches ln(1/alpha)."""
@@ -107,7 +114,10 @@ class Mixture:
     """
 
     def best(self) -> tuple[str, float]:
-        """Name of the largest component, and its share of E: a diagnosis, not a test."""
+        """Name of the largest component, and its share of E: a diagnosis, not a test.
+
+        max_j w_j E_j / E. Chosen after the data, so no error rate holds for the name.
+        """
         name = max(self.components, key=self.components.__getitem__)
         return name, math.exp(min(0.0, self.components[name] - self.log_e))
 

@@ -75,8 +75,14 @@ def randomised_pit(
 def ratio_order(p: ArrayLike, q: ArrayLike) -> NDArray[np.intp]:
     """Order tokens by q/p ascending, ties by id; tokens with p = 0 come last.
 
-    In this order a leak of draft mass into the output shifts U upwards, and the largest gap
-    between the law of U and uniformity is the leak's total variation (statistics.md section 2).
+    Key q(x)/p(x): the first tokens up to any place are, ties aside, a set {q/p <= c}, as are the
+    likelihood-ratio tests of Neyman and Pearson (1933). For a leak a = (1 - e) p + e q they include
+    the one on which p - a is largest (elementary: {q <= p}), so in this order U shifts upwards, and
+    the largest gap between its law and uniformity is the leak's total variation (statistics.md
+    section 2).
+
+    Valid as an order of `randomised_pit` if p and q depend on the prefix alone. Probabilities are
+    not checked.
 
     Args:
         p: target probabilities [..., V].
@@ -97,8 +103,13 @@ def pit_interval(
     """Interval of [0, 1) that each token has in a randomised PIT, found without sorting.
 
     lower + v width is the number `randomised_pit` gives for the coin v, up to rounding: lower is
-    the mass of the tokens that come before x, width is p(x). Comparing every token with x takes one
-    pass over the vocabulary. In either order a token of probability 0 has width 0; leave it out.
+    the mass of the tokens that come before x, width is p(x): lower = sum p(y) over y before x, so
+    that U = lower + v width is uniform (Rosenblatt 1952, randomised for atoms). Comparing every
+    token with x takes one pass over the vocabulary. In any order a token of probability 0 has width
+    0; leave it out.
+
+    Valid where `randomised_pit` is: p is the law of the token given the prefix, q depends on the
+    prefix alone, v is independent of both.
 
     Args:
         p: [N, V], normalised here in float64.
@@ -145,6 +156,10 @@ def pit_interval(
 def pit_lower(p: ArrayLike, order: PitOrder, q: ArrayLike | None = None) -> NDArray[np.float64]:
     """Where the intervals of all tokens begin: `pit_interval` for whole rows, by sorting.
 
+    lower(x) = sum p(y) over the tokens y before x in the order: cumulative sums of the sorted row
+    less the token's own mass. The intervals [lower, lower + p) partition [0, 1) up to rounding.
+    Source: Rosenblatt (1952), as for `randomised_pit`; valid where that is.
+
     Args:
         p: [N, V], normalised here in float64.
         order: see `pit_interval`.
@@ -188,7 +203,10 @@ def _before(mass: NDArray, draft: NDArray, place: NDArray, order: PitOrder) -> N
 
 
 class PitBand(NamedTuple):
-    """How far binned numbers are from uniform."""
+    """How far binned numbers are from uniform: D, p = min(1, 2 exp(-2 n D^2)), half-width.
+
+    `pit_band` gives source and validity: n is fixed beforehand.
+    """
 
     distance: float
     """Largest gap between their distribution function at an edge of bins and the uniform one."""
@@ -237,6 +255,10 @@ def pit_band(counts: ArrayLike, alpha: float) -> PitBand:
 def bin_counts(u: ArrayLike, bins: int = 16) -> NDArray[np.int64]:
     """Count numbers of [0, 1) in equal bins; counts of shards add up to the counts of the whole.
 
+    N_b = #{i : b/B <= u_i < (b + 1)/B} (elementary). For i.i.d. uniform u, as those of
+    `randomised_pit` under the null, N is multinomial(n; 1/B, ..., 1/B). Valid for any numbers of
+    [0, 1), up to the rounding of B u: one next to an edge may fall on its other side.
+
     Args:
         u: [N] in [0, 1).
         bins: number of bins.
@@ -260,8 +282,13 @@ def bin_counts(u: ArrayLike, bins: int = 16) -> NDArray[np.int64]:
 def uniformity_test(counts: OneOrMore) -> TestResult:
     """G test of binned PIT numbers against uniformity, over one or several strata.
 
-    Below 25 numbers a bin all bins of a stratum merge and it contributes nothing. Error rates:
-    those of `goodness.g_test`.
+    G = 2 sum N_b ln(B N_b / n), B - 1 degrees of freedom a stratum (Wilks 1938), on numbers that
+    are uniform under the null (Rosenblatt 1952). Below 25 numbers a bin all bins of a stratum merge
+    and it contributes nothing.
+
+    Valid for numbers of `randomised_pit` at a sample size fixed beforehand; strata are known before
+    the token. Where an e-process or a bound chose when to stop, the p-value is descriptive. Error
+    rates: those of `goodness.g_test`.
 
     Args:
         counts: int [bins] as `bin_counts` gives them, or one array a stratum.

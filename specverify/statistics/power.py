@@ -14,7 +14,10 @@ from specverify.statistics.goodness import MINIMUM_EXPECTED
 
 @dataclass(frozen=True)
 class Detectable:
-    """Smallest deviation a test sees with the stated probability."""
+    """Smallest deviation a chi-squared or G test sees with the stated probability.
+
+    divergence = noncentrality / n and tv = sqrt(divergence) / 2; see `detectable` for validity.
+    """
 
     divergence: float
     """chi2(a || p) = sum (a - p)^2 / p over the tested (pooled) cells, averaged over strata."""
@@ -31,7 +34,9 @@ class Detectable:
 def chi_squared_divergence(alternative: ArrayLike, probabilities: ArrayLike) -> float:
     """chi2(a || p) = sum (a - p)^2 / p; infinite where a has mass on a cell of probability 0.
 
-    n times this is the noncentrality of Pearson's statistic under a (and of G, to first order).
+    Source: Pearson's statistic (1900) over n, at counts N = n a. n times this is the noncentrality
+    of that statistic under a (Patnaik 1949), and of G to first order in a/p - 1. Valid for any two
+    laws on the same cells; that they are laws is not checked.
 
     Args:
         alternative: probabilities a [k].
@@ -47,8 +52,9 @@ def chi_squared_divergence(alternative: ArrayLike, probabilities: ArrayLike) -> 
 def power_chi_squared(noncentrality: float, df: int, alpha: float) -> float:
     """Probability that a test at level alpha rejects: P(X > c), X ~ noncentral chi-squared.
 
-    Source: Patnaik (1949). Valid where `goodness` is (expected counts of 25) and for deviations
-    small enough that a/p stays near 1; strong ones are seen earlier than predicted.
+    c is the 1 - alpha quantile of the central law. Source: Patnaik (1949). Valid where `goodness`
+    is (expected counts of 25, n fixed beforehand) and for deviations small enough that a/p stays
+    near 1; strong ones are seen earlier than predicted.
 
     Args:
         noncentrality: sum over strata of n chi2(a || p).
@@ -67,10 +73,20 @@ def power_chi_squared(noncentrality: float, df: int, alpha: float) -> float:
 
 
 def noncentrality_needed(df: int, alpha: float, power: float) -> float:
-    """Noncentrality at which `power_chi_squared` reaches `power`.
+    """Noncentrality lambda at which `power_chi_squared` reaches `power`.
 
-    About (z_alpha + z_beta) sqrt(2 df) for large df; 62 at df 4 and 154 at df 124 for alpha 1e-6
-    and power 0.99.
+    The root of P(X > c) = power in lambda, X ~ noncentral chi-squared(df, lambda), c the 1 - alpha
+    quantile of chi-squared(df): Patnaik (1949), inverted numerically. There is one root, as the
+    power rises with lambda. About (z_alpha + z_beta) sqrt(2 df) for large df (elementary: the
+    normal approximation of both laws); 62 at df 4 and 154 at df 124 for alpha 1e-6 and power 0.99.
+
+    Valid where `power_chi_squared` is. Error rates: alarms with probability alpha under the null,
+    misses with probability 1 - power at lambda, both to the accuracy of the chi-squared laws.
+
+    Args:
+        df: degrees of freedom.
+        alpha: level of the test.
+        power: probability of an alarm.
 
     Raises:
         UsageError: df < 1, or not 0 < alpha < power < 1.
@@ -89,9 +105,14 @@ def noncentrality_needed(df: int, alpha: float, power: float) -> float:
 def detectable(n: int, df: int, alpha: float, power: float = 0.999) -> Detectable:
     """Smallest chi2-divergence that n observations reveal with probability `power`.
 
-    divergence = `noncentrality_needed` / n. Since chi2(a || p) >= 4 TV^2 (Cauchy-Schwarz), any
-    deviation of total variation at least sqrt(divergence) / 2 has at least that divergence, hence
-    `tv`. It speaks of the tested cells: pooling can only hide what lies inside a pooled cell.
+    divergence = `noncentrality_needed` / n (Patnaik 1949). Since chi2(a || p) >= 4 TV^2
+    (elementary: Cauchy-Schwarz), any deviation of total variation at least sqrt(divergence) / 2 has
+    at least that divergence, hence `tv`. It speaks of the tested cells: pooling can only hide what
+    lies inside a pooled cell.
+
+    Valid where `power_chi_squared` is: n fixed beforehand, expected counts of 25. A prediction, not
+    a guarantee. Error rates: the test alarms with probability alpha under the null and misses such
+    a deviation with probability at most 1 - power, as far as the asymptotic laws hold.
 
     Args:
         n: observations, over all strata.
@@ -114,7 +135,12 @@ def samples_needed_chi_squared(
 ) -> int:
     """Observations at which a deviation of this chi2-divergence is seen with probability `power`.
 
-    n = `noncentrality_needed` / divergence, rounded up.
+    n = `noncentrality_needed` / divergence, rounded up (elementary: noncentrality is linear in n;
+    Patnaik 1949 for its law).
+
+    Valid where `power_chi_squared` is: for n fixed beforehand, at which every tested cell expects
+    25. A prediction, not a guarantee. Error rates: alpha under the null, 1 - power at the
+    deviation, as far as the asymptotic laws hold.
 
     Args:
         divergence: chi2(a || p) on the tested cells, above 0; see `chi_squared_divergence`.
@@ -133,10 +159,15 @@ def samples_needed_chi_squared(
 def samples_needed_any(tv: float, cells: int, alpha: float, power: float = 0.999) -> int:
     """Observations that reveal any deviation of total variation `tv` or more on so many cells.
 
-    `samples_needed_chi_squared` at chi2 = 4 TV^2, the least it can be, and no fewer than 25 a cell:
-    below that `goodness.pool` merges cells, and what lies inside a merged cell is hidden. For cells
-    of equal probability that is exact; if some are rarer, they are merged all the same, and the
-    promise is about the merged law.
+    n = max(lambda / (4 TV^2), 25 k), lambda = `noncentrality_needed`(k - 1): the chi2-divergence is
+    at least 4 TV^2 (elementary: Cauchy-Schwarz), and below 25 a cell `goodness.pool` merges cells,
+    which hides what lies inside a merged one (as Cochran 1954 advises; why at 25 is told
+    at `goodness.MINIMUM_EXPECTED`). For cells of equal probability that is exact; if some are
+    rarer, they are merged all the same, and the promise is about the merged law.
+
+    Valid where `power_chi_squared` is, for n fixed beforehand. A prediction, not a guarantee. Error
+    rates: alpha under the null, at most 1 - power at every such deviation, as far as the asymptotic
+    laws hold.
 
     Args:
         tv: total variation to be seen, between 0 and 1.
@@ -156,8 +187,19 @@ def samples_needed_any(tv: float, cells: int, alpha: float, power: float = 0.999
 def detectable_any(n: int, cells: int, alpha: float, power: float = 0.999) -> float | None:
     """Smallest total variation that n observations reveal whatever the deviation looks like.
 
-    The other direction of `samples_needed_any`; None below 25 observations a cell, or if even a
-    total variation of 1 could be missed.
+    TV = sqrt(lambda / n) / 2, lambda = `noncentrality_needed`(k - 1): the other direction of
+    `samples_needed_any`, with its source (chi2 >= 4 TV^2), validity (n fixed beforehand; the merged
+    law, if cells are rarer than others) and error rates (alpha; at most 1 - power).
+
+    Args:
+        n: observations.
+        cells: k, at least 2.
+        alpha: level of the test.
+        power: probability of an alarm.
+
+    Returns:
+        Total variation; None below 25 observations a cell, or if even a total variation of 1 could
+        be missed.
 
     Raises:
         UsageError: n < 1, cells < 2, or not 0 < alpha < power < 1.

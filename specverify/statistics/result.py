@@ -7,7 +7,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class TestResult:
-    """Outcome of one test; `dataclasses.asdict` gives JSON-ready numbers that recompute it."""
+    """Outcome of one test; `dataclasses.asdict` gives JSON-ready numbers that recompute it.
+
+    P(p_value <= alpha) <= alpha under the null, exactly or asymptotically as the test says: at any
+    look for an e-process, at a sample size fixed beforehand for every other.
+    """
 
     __test__: ClassVar[bool] = False  # keeps pytest from collecting the class
 
@@ -42,6 +46,17 @@ class TestResult:
     def of_e_process(
         cls, log_e: float, n: int, *, cells: int, strata: int = 1, impossible: int = 0
     ) -> "TestResult":
-        """The result of an e-process from ln E."""
+        """The result of an e-process from ln E: p = min(1, 1/E).
+
+        Valid at every look: E ever reaches 1/alpha with probability at most alpha under the null
+        (Ville 1939).
+
+        Args:
+            log_e: ln E now.
+            n: observations so far, those on impossible cells included.
+            cells: cells bet on, over all strata.
+            strata: groups of observations with a law of their own.
+            impossible: observations on cells of probability 0.
+        """
         p_value = math.exp(min(0.0, -log_e))
         return cls("e-process", log_e, 0, p_value, n, cells, strata, impossible)

@@ -101,13 +101,20 @@ def excess_samples_needed(
         power: probability that the target is met at n.
 
     Raises:
-        UsageError: an argument outside its range.
+        UsageError: an argument outside its range, or a target that the bound never reaches.
     """
     _check_alpha(alpha)
     if not 0 < target < 1 or not 0 <= variance <= 0.25 or not 0 < power < 1:
         raise UsageError(
             "needs 0 < target < 1, 0 <= variance <= 0.25 and 0 < power < 1, got "
             f"target={target}, variance={variance}, power={power}"
+        )
+    # The smallest slope of the mixture pays this much of the variance a token, however many.
+    least = float((_COSTS / _SLOPES)[0]) * variance
+    if target <= least:
+        raise UsageError(
+            f"no number of tokens takes this bound below {least:.3g} at variance {variance:g}, got "
+            f"target={target}; ask for more than that"
         )
     quantile = float(norm.ppf(power)) * math.sqrt(variance)
 
@@ -131,10 +138,12 @@ def leak_upper(
     A bound within this family, not on total variation: a sampler that deviates in another
     direction may be far from p_t at any value of it. Report it as "no leak towards q above d".
 
-    Let l(d) = sum_t ln(((1 - d) p_t + d q_t)(x_t) / p_t(x_t)) and exp(log_mix) any process that
-    is, against p_t, a mixture of likelihood ratios of predictable laws. If d is the rate,
+    Let l(d) = sum_t ln(((1 - d) p_t + d q_t)(x_t) / p_t(x_t)), not conditioned on anything, and
+    exp(log_mix) any process that is, against p_t, a mixture of likelihood ratios of predictable
+    laws on the tokens with p_t > 0. If d is the rate,
     exp(log_mix - l(d)) is an e-process (a likelihood ratio against the true law), so it reaches
-    1/alpha with probability at most alpha, at any look (Ville; Robbins 1970). d is excluded when
+    1/alpha with probability at most alpha, at any look (Ville; Robbins 1970). A token with p_t = 0
+    takes it to 0: then nothing is excluded, and the caller has to say so. d is excluded when
     log_mix - l(d) >= ln(1/alpha). l is concave in d, being a sum of logs of linear functions, so
     once past the largest value on the grid it only falls: every rate above an excluded value
     there, on the grid or between, is excluded too.

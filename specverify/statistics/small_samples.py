@@ -27,8 +27,12 @@ def exact_p_value(counts: OneOrMore, probabilities: OneOrMore, statistic: Statis
     T is G = 2 sum N ln(N/(n p)) or X2 = sum (N - n p)^2/(n p), on unpooled cells, summed over
     strata. A stratum of n observations on k possible cells has C(n + k - 1, k - 1) outcomes.
 
-    Error rates: never above the nominal level, for every n; below it where outcomes are few.
-    Numbers of observations are fixed or conditioned on, as in `goodness.g_test`.
+    Source: elementary, the definition of a p-value summed outcome by outcome; G is that of Wilks
+    (1938), X2 of Pearson (1900).
+
+    Error rates: never above the nominal level, for every n; below it where outcomes are few. Valid
+    where numbers of observations are fixed beforehand or conditioned on, as in `goodness.g_test`;
+    descriptive where an e-process or a bound chose when to stop.
 
     Args:
         counts: observed counts [k], or one array a stratum.
@@ -70,7 +74,8 @@ def monte_carlo_p_value(
 
     Error rates: at most the nominal level, for every n and every number of draws: under the null T
     and the T* are exchangeable. The floor is 1/(draws + 1): alarms at a level alpha need 1/alpha
-    draws, so this is a report beside the decision, not a gate at 1e-6.
+    draws, so this is a report beside the decision, not a gate at 1e-6. Valid at a sample size fixed
+    beforehand, as `exact_p_value` is.
 
     Args:
         counts: observed counts [k], or one array a stratum.
@@ -101,8 +106,13 @@ def small_sample_p(
 ) -> TestResult | None:
     """G test without pooling: exact where the outcomes can be enumerated, else simulated.
 
-    For what `goodness.g_test` pools into nothing. See `exact_p_value` and `monte_carlo_p_value` for
-    validity; the simulated one ends at 1/(draws + 1).
+    For what `goodness.g_test` pools into nothing. G = 2 sum N ln(N/(n p)) (Wilks 1938), its p-value
+    from `exact_p_value` (elementary: enumeration) up to `MAXIMUM_OUTCOMES` outcomes, beyond them
+    from `monte_carlo_p_value` (Barnard 1963), which ends at 1/(draws + 1).
+
+    Error rates: P(p <= alpha) <= alpha for every n, on both ways, since n and p alone choose
+    between them. Valid at a sample size fixed beforehand; where an e-process or a bound chose when
+    to stop the p-value is descriptive.
 
     Args:
         counts: observed counts [k], or one array a stratum.

@@ -15,7 +15,10 @@ _SUM_TOLERANCE = 1e-6
 
 
 class Stratum(NamedTuple):
-    """Observations that share one distribution and whose number is fixed or conditioned on."""
+    """Observations that share one distribution and whose number is fixed or conditioned on.
+
+    counts [k] and probabilities [k], summing to n and to 1.
+    """
 
     counts: NDArray[np.int64]
     probabilities: NDArray[np.float64]
@@ -23,7 +26,16 @@ class Stratum(NamedTuple):
 
 
 def as_arrays(values: OneOrMore) -> list[NDArray]:
-    """Split into one array a stratum; a single array [k] is a single stratum."""
+    """Split into one array a stratum; a single array [k] is a single stratum.
+
+    What the entries are is not checked here. Several strata are a list, or the rows of [S, k].
+
+    Args:
+        values: one array [k], or several.
+
+    Raises:
+        UsageError: no array at all, or one of several that is not [k] with k >= 1.
+    """
     items = list(values) if isinstance(values, Sequence | np.ndarray) else [values]
     if not items:
         raise UsageError("no cells were given; pass counts and probabilities of at least one cell")
@@ -40,6 +52,8 @@ def as_arrays(values: OneOrMore) -> list[NDArray]:
 
 def as_probabilities(probabilities: OneOrMore) -> list[NDArray[np.float64]]:
     """Check the expected probabilities of every stratum and normalise them in float64.
+
+    p / sum p: what rounding left of the sum goes, so that tests see a law.
 
     Args:
         probabilities: nonnegative [k], or one such array a stratum, each summing to 1 within 1e-6.
@@ -61,7 +75,9 @@ def as_probabilities(probabilities: OneOrMore) -> list[NDArray[np.float64]]:
 
 
 def as_strata(counts: OneOrMore, probabilities: OneOrMore) -> list[Stratum]:
-    """Pair counts with expected probabilities.
+    """Pair counts with expected probabilities, n = sum of the counts a stratum.
+
+    Both are checked, and probabilities normalised; cells of probability 0 stay in.
 
     Args:
         counts: whole, nonnegative numbers [k], or one such array a stratum.

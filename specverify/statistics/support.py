@@ -28,7 +28,12 @@ uniforms rounded, with a rounded 1 wrapped to 0: everything from 1 - 2^-12 (floa
 def floor_rate(dtype: str) -> float:
     """Largest rate of impossible tokens, per token, that the coins of `dtype` alone explain.
 
-    At most two tests a token: 2^-23 for float32, 2^-52 for float64 (statistics.md section 6).
+    rho0 = 2 P(u = 0): at most two comparisons a token let an impossible one through, each where its
+    uniform is exactly 0 (elementary: union bound). 2^-23 for float32, 2^-52 for float64
+    (statistics.md section 6).
+
+    Valid for uniforms on the grids of `ZERO_COIN`, as PyTorch draws them, compared by `u <= p/q` or
+    stricter. Other generators need a floor of their own.
 
     Raises:
         UsageError: the dtype is unknown.
@@ -42,11 +47,13 @@ def support_test(hits: int, n: int, *, dtype: str = "float32", excused: float = 
     """Test the hypothesis that impossible tokens occur at most at the floor rate of the coins.
 
     p = P(H >= hits), H ~ Binomial(n, rho), = I_rho(hits, n - hits + 1), the regularised incomplete
-    beta function: exact at any size, with no cancellation. rho = `floor_rate(dtype)`.
+    beta function: exact at any size, with no cancellation. rho = `floor_rate(dtype)` + excused.
+    Source: the tail that Clopper and Pearson (1934) invert for their interval.
 
     Validity: n is fixed, not the time at which a hit appeared, nor looked at again as it grows:
-    `support_e_value` is for runs that look. Error rate: exactly calibrated or
-    conservative, since the null is a rate of at most rho; 0 hits give p = 1.
+    `support_e_value` is for runs that look. Given the past, every token is a hit with probability
+    at most rho. Error rate: P(p <= alpha) <= alpha under the null for every n, below it since H is
+    discrete; 0 hits give p = 1.
 
     Args:
         hits: tokens emitted whose expected probability was exactly 0.
@@ -107,7 +114,23 @@ def support_e_value(
 def hits_to_reject(
     n: int, alpha: float, *, dtype: str = "float32", excused: float = 0.0
 ) -> int | None:
-    """Fewest hits in n tokens at which `support_e_value` has p <= alpha; None if n hits do not."""
+    """Fewest hits in n tokens at which `support_e_value` has p <= alpha; None if n hits do not.
+
+    h = min {h : ln E(h, n) >= ln(1/alpha)}, found by bisection, as E grows with h: every component
+    bets on a rate above rho (elementary). Source and validity are those of `support_e_value`.
+
+    Error rates: under the null any look n sees h(n) hits or more with probability at most alpha
+    (Ville 1939), over all looks together.
+
+    Args:
+        n: tokens examined.
+        alpha: level of the test.
+        dtype: of the uniforms the implementation draws.
+        excused: rate of hits that something else than coins explains, added to the floor.
+
+    Raises:
+        UsageError: n < 1, alpha outside (0, 1) or an unknown dtype.
+    """
     _check(n, alpha)
     rho, level = floor_rate(dtype) + excused, -math.log(alpha)
     if _log_e(n, n, rho) < level:
@@ -124,11 +147,22 @@ def detectable_rate(
 ) -> float | None:
     """Smallest rate of impossible tokens that n tokens reveal with probability `power`.
 
-    Solves P(Binomial(n, r) >= h) = power for r, h = `hits_to_reject`, at a single look; more looks
-    can only add. None if n is too small to reject at all.
+    Solves P(Binomial(n, r) >= h) = I_r(h, n - h + 1) = power for r, h = `hits_to_reject`: the
+    equation of Clopper and Pearson (1934), with h fixed. None if n is too small to reject at all.
+
+    Valid for hits that are independent, or at a rate of at least r given the past, and exact at a
+    single look at n; more looks can only add. Error rates: alarms with probability at most alpha
+    under the null, at every look; misses with probability at most 1 - power at a rate of r or more.
+
+    Args:
+        n: tokens examined.
+        alpha: level of the test.
+        power: probability of an alarm.
+        dtype: of the uniforms the implementation draws.
+        excused: rate of hits that something else than coins explains, added to the floor.
 
     Raises:
-        UsageError: n < 1, or alpha or power outside (0, 1).
+        UsageError: n < 1, alpha or power outside (0, 1), or an unknown dtype.
     """
     _check(n, alpha)
     if not 0 < power < 1:

@@ -69,6 +69,14 @@ class TiltProcess:
     ) -> None:
         """Bet on one shard, then learn from it.
 
+        ln W_{g,kappa} += sum_x N'(x) ln r(x) - m ln(r . E' / m), r(x) = 1 + w (N(x)/E(x) - 1),
+        w = n/(n + kappa); then N += N', E += E', n += m. This r is that of the class (elementary),
+        which gives source, proof and error rates.
+
+        Valid if which tokens are in the shard, and in which group, is fixed before each of them,
+        and its sums are those of the same tokens. Shards are given once each, in an order fixed
+        beforehand.
+
         Args:
             observed: tokens counted [M, V].
             expected: sum over the same tokens of their distributions p_t [M, V].
@@ -111,7 +119,12 @@ class TiltProcess:
 
     @property
     def log_e(self) -> float:
-        """Value of ln E after the shards so far: 0 at the start, at least ln `IDLE`."""
+        """Value of ln E after the shards so far: 0 at the start, at least ln `IDLE`.
+
+        E = IDLE + (1 - IDLE) mean over (kappa, epsilon) of
+        prod_g (1 - epsilon + epsilon W_{g,kappa}).
+        Valid after every shard: P(sup E >= 1/alpha) <= alpha under the null (Ville 1939).
+        """
         moved = self._logs[self._logs.any(axis=1)]  # the other groups multiply by 1
         components = [
             np.logaddexp(np.log1p(-epsilon) if epsilon < 1 else -np.inf, np.log(epsilon) + moved)
@@ -123,7 +136,14 @@ class TiltProcess:
 
     @property
     def group_log_es(self) -> NDArray[np.float64]:
-        """Values of ln E of each group alone [G], the mean over kappa: where it deviates."""
+        """Values of ln E of each group alone [G], the mean over kappa: where it deviates.
+
+        E_g = mean over kappa of W_{g,kappa}; 0 = ln 1 for a group that was not bet on. Source: the
+        method of mixtures (Robbins 1970), as in the class.
+
+        Valid after every shard for one group named beforehand: P(sup E_g >= 1/alpha) <= alpha under
+        the null (Ville 1939). The largest of G is a diagnosis; as a test it needs alpha / G.
+        """
         return np.logaddexp.reduce(self._logs, axis=1) - math.log(len(KAPPAS))
 
     def _bet(self, rows: NDArray, seen: NDArray, sums: NDArray, tokens: NDArray) -> None:

@@ -45,7 +45,11 @@ Unit = Literal["tokens", "first tokens"]
 
 @dataclass(frozen=True)
 class Triple:
-    """What one check can say, beside the decision it takes elsewhere."""
+    """What one check can say, beside the decision it takes elsewhere.
+
+    The two invert each other: samples_needed(d) is about n where detectable(n) = d. They are
+    predictions, valid where the functions are that `triples` puts here.
+    """
 
     question: str
     """It ends where the deviation is put in: "any deviation of"."""
@@ -176,7 +180,15 @@ def triples(
 
 
 def leak_weight() -> float:
-    """Smallest weight, inside the mixture e-process, of a leak towards the draft."""
+    """Smallest weight, inside the mixture e-process, of a leak towards the draft.
+
+    w = 1/2 * 3/4 * min_d w_d: the share of all tokens together, that of the fixed bets in it, and
+    that of a rate d among these with raw laws, where it is smaller than without.
+
+    Source: elementary. E of the mixture is at least w times that of the leak nearest in rate, so it
+    rejects once ln of that reaches ln(1/alpha) + ln(1/w). Valid for rates on the grid of
+    `bet_components.LEAKS`; between two of them up to 4 % of the growth is lost.
+    """
     bets = Bets.standard(raw=True)
     return ALL_WEIGHT * BETS_WEIGHT * math.exp(float(bets.log_weights[bets.leak_index].min()))
 
@@ -187,8 +199,12 @@ def samples_needed_support(
     """Tokens that reveal impossible tokens at this rate with probability `power`.
 
     Smallest n with P(Binomial(n, r) >= h) >= power, h = `support.hits_to_reject`(n): with h = 1
-    that is ln(1/(1 - power)) / r, and the floor of the coins asks for 2 or 3 hits in float32. Exact
-    at a single look; more looks can only add.
+    that is ln(1/(1 - power)) / r, and the floor of the coins asks for 2 or 3 hits in float32.
+    P(Binomial(n, r) >= h) = I_r(h, n - h + 1), as in Clopper and Pearson (1934).
+
+    Valid for hits that are independent, or at a rate of at least r given the past; exact at a
+    single look, n fixed, and more looks can only add. Error rates: alarms with probability at most
+    alpha under the null, at every look; misses with probability at most 1 - power at this rate.
 
     Args:
         rate: of impossible tokens, per token, in (0, 1).
@@ -219,6 +235,10 @@ def samples_needed_support(
 
 def smallest(needed: Callable[[float], int | None], n: int, top: float) -> float | None:
     """Smallest deviation up to `top` for which n is enough, to 1 in 10,000; None if none is.
+
+    min {d : needed(d) <= n}, by bisection of ln d (elementary). Valid if `needed` falls as d grows:
+    the answer d is enough, and d / 1.0001 is not, unless d is below 1e-9. It is as good as the
+    prediction `needed`, whose error rates it keeps.
 
     Args:
         needed: samples for a deviation, which fall as it grows; None counts as too many.

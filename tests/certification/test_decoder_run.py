@@ -112,6 +112,11 @@ def test_a_crash_at_the_third_call_keeps_the_evidence_of_the_first_two(case, dec
     assert "raised RuntimeError: out of cheese" in record.reason
     assert record.runs == 2 * 313
     assert record.tests
+    # Nobody had fixed a look there, and the bound holds at no other.
+    assert record.tv_bound is None
+    names = {bound.name for bound in record.bounds}
+    assert "total variation of the first token" not in names
+    assert "leak rate d, within (1 - d) p + d q" in names
 
 
 def test_a_crash_after_proof_of_a_violation_is_violated(case, decoder):

@@ -1,5 +1,7 @@
 """Shards of other processes, in another order, or of a run that was killed: one certificate."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +15,12 @@ import pytest
 from specverify.certification.run import certify
 from specverify.errors import UsageError
 from specverify.sampling.engines import Engine
+from specverify.sampling.store import ShardStore
 from specverify.settings import SamplingSettings
 
 TOKENS = 40_000
+SHARDS = 8
+"""That many tokens take."""
 certified = partial(
     certify, "reference", "toy", settings={"plain": SamplingSettings()}, tokens=TOKENS, exact=False
 )
@@ -24,7 +29,22 @@ certified = partial(
 @pytest.fixture(scope="module")
 def digest() -> str:
     """Of an uninterrupted run in one process."""
-    return certified().digest()
+    certificate = certified()
+    assert certificate.cases[0].shards == SHARDS
+    return certificate.digest()
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Shards that a store was given, in whatever process they were run."""
+    indices, save = [], ShardStore.save
+
+    def noting(store: ShardStore, case: str, index: int, state: Any) -> None:
+        indices.append(index)
+        save(store, case, index, state)
+
+    monkeypatch.setattr(ShardStore, "save", noting)
+    return indices
 
 
 class Backwards(Engine):
@@ -76,30 +96,102 @@ def test_an_interrupted_run_goes_on_from_its_finished_shards(digest, tmp_path):
 
 
 KILLED = """
-import os, signal, sys
+import multiprocessing, os, signal, sys
 from specverify.certification.run import certify
+from specverify.sampling.store import ShardStore
 from specverify.settings import SamplingSettings
 
-def progress(event):
-    if event.done >= event.total // 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+folder = sys.argv[1]
+tokens, jobs, finished, torn = map(int, sys.argv[2:])
+save, saved = ShardStore.save, []
 
-certify("reference", "toy", settings={"plain": SamplingSettings()}, tokens=int(sys.argv[2]),
-        exact=False, resume=sys.argv[1], progress=progress)
+def die(*_):
+    print(len(multiprocessing.active_children()), flush=True)
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+def tear(descriptor):
+    os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+    die()
+
+def save_or_die(*shard):
+    if len(saved) == finished and torn:
+        os.fsync = tear
+    elif len(saved) == finished:
+        die()
+    save(*shard)
+    saved.append(shard)
+
+ShardStore.save, ShardStore.discard = save_or_die, die
+certify("reference", "toy", settings={"plain": SamplingSettings()}, tokens=tokens, exact=False,
+        jobs=jobs, resume=folder)
 """
+"""Dies with its whole process group at the save after so many finished shards; where there is no
+such save, when all are finished and the folder would be deleted. `torn`: it dies in the middle of
+that save, as half of the file is written."""
+
+
+def kill(folder: Path, *, jobs: int = 1, finished: int, torn: bool = False) -> None:
+    """Leave the folder of a run of `certified` that was killed."""
+    numbers = map(str, (TOKENS, jobs, finished, int(torn)))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(folder), *numbers],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        check=False,
+        start_new_session=True,  # a group of its own, or this process would be killed too
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert int(killed.stdout) == (jobs if jobs > 1 else 0), "workers that were killed with it"
+    assert len(list(folder.rglob("*.shard"))) == finished
+    assert len(list(folder.rglob("*.shard.tmp"))) == torn
+    assert (folder / "lock").exists(), "nothing was tidied up"
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_the_middle_goes_on_too(digest, tmp_path):
-    folder = tmp_path / "shards"
-    command = [sys.executable, "-c", KILLED, str(folder), str(TOKENS)]
-    killed = subprocess.run(command, timeout=300, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert len(list(folder.rglob("*.shard"))) > 2
-    engine = Backwards()
+@pytest.mark.parametrize("finished", [0, 1, SHARDS // 2, SHARDS - 1, SHARDS])
+def test_a_run_killed_between_two_shards_goes_on(finished, digest, tmp_path):
+    folder, engine = tmp_path / "shards", Backwards()
+    kill(folder, finished=finished)
     resumed = certified(engine=engine, resume=folder)
     assert resumed.digest() == digest
-    assert 0 < len(engine.ran) < resumed.cases[0].shards
+    assert len(engine.ran) == SHARDS - finished
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finished", [0, SHARDS // 2])
+def test_so_does_one_killed_while_it_wrote_a_shard(finished, digest, tmp_path):
+    folder, engine = tmp_path / "shards", Backwards()
+    kill(folder, finished=finished, torn=True)
+    resumed = certified(engine=engine, resume=folder)
+    assert resumed.digest() == digest
+    assert len(engine.ran) == SHARDS - finished
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_so_does_one_killed_with_its_workers_in_any_number_of_processes(digest, saved, tmp_path):
+    kill(tmp_path / "1", jobs=2, finished=3)
+    shutil.copytree(tmp_path / "1", tmp_path / "2")
+    for jobs in (1, 2):
+        folder = tmp_path / str(jobs)
+        kept = {int(path.stem) for path in folder.rglob("*.shard")}
+        saved.clear()
+        assert certified(jobs=jobs, resume=folder).digest() == digest
+        assert sorted(saved) == sorted(set(range(SHARDS)) - kept)
+        assert not folder.exists()
+
+
+def test_a_shard_that_lost_its_end_is_run_again(digest, tmp_path):
+    """As in a power cut, on a file system that had not kept what it said it had."""
+    folder, engine = tmp_path / "shards", Backwards()
+    certified(engine=Interrupted(), resume=folder)
+    first, second, _ = sorted(folder.rglob("*.shard"))
+    os.truncate(first, 0)
+    os.truncate(second, second.stat().st_size - 1)
+    assert certified(engine=engine, resume=folder).digest() == digest
+    assert sorted(engine.ran) == [0, 1, *range(3, SHARDS)]
 
 
 @pytest.mark.parametrize(

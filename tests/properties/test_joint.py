@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specverify.certification.decoder_case import COARSE_TOLERANCE
 from specverify.models.pairs import Pair, load_pair
 from specverify.models.table import TableModel
 from specverify.properties.joint import (
@@ -119,6 +120,24 @@ class TestOwnDistributions:
         made = evidence("recording", settings)
         assert calm(own_distributions(made, ALPHA))
         assert calm(every_token(made, ALPHA))
+
+    def test_a_rule_that_emits_what_its_own_record_excludes(self, evidence, rejects, calm):
+        """Coins of exactly 0 explain a hit, and not many."""
+        made = evidence("recording")
+        assert made.tally.recorded is not None
+        assert not made.tally.recorded.hits[0]
+        for hits, judged in ((1, calm), (2_000, rejects)):
+            made.tally.recorded.hits[:] = hits
+            declared = replace(made.subject.capabilities, coin_dtype="float32")
+            subject = replace(made.subject, capabilities=declared)
+            assert judged(own_distributions(replace(made, subject=subject), ALPHA))
+
+    def test_only_the_rounding_of_the_record_is_allowed_for(self, evidence, rejects, calm):
+        """What two passes of half-width models may differ by would hide most mistakes of a rule."""
+        made = evidence("residual-not-subtracted-recorded")
+        assert rejects(own_distributions(made, ALPHA))
+        made.tally.rounding = COARSE_TOLERANCE
+        assert calm(own_distributions(made, ALPHA))
 
     def test_needs_a_recording(self, evidence):
         outcome = own_distributions(evidence("reference"), ALPHA)

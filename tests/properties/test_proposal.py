@@ -76,18 +76,28 @@ def altered(change, batch: bool = True):
     return replace(RECORDING, call=call, capabilities=declared)
 
 
-def test_one_impossible_draft_token_in_many_is_proof(probe):
-    def change(tokens, q):
-        if len(tokens) > 100:
-            own = int(tokens[7, 0, 0])
-            q[7, 0, 0, own] = 0
-            q[7, 0, 0] /= q[7, 0, 0].sum()
+@pytest.mark.parametrize(
+    ("dtype", "hits", "verdict"),
+    [("float64", 1, "violated"), ("float32", 1, "preserved"), ("float32", 20, "violated")],
+)
+def test_impossible_draft_tokens_are_proof_where_no_coin_explains_them(dtype, hits, verdict, probe):
+    """A coin of exactly 0 draws the first token of an inverse CDF, whatever its probability."""
+    left = [hits]
 
-    record = probe(altered(change), Q, "plain")
-    assert record.verdict == "violated"
-    assert "draft tokens have probability 0 under the q reported for them, such as token" in (
-        record.tests[0].detail
-    )
+    def change(tokens, q):
+        for row in range(len(tokens) if len(tokens) > 4_000 else 0):
+            if left[0]:
+                left[0] -= 1
+                own = int(tokens[row, 0, 0])
+                q[row, 0, 0, own] = 0
+                q[row, 0, 0] /= q[row, 0, 0].sum()
+
+    subject = altered(change)
+    declared = replace(subject.capabilities, coin_dtype=dtype)
+    record = probe(replace(subject, capabilities=declared), Q, "plain")
+    assert record.verdict == verdict
+    (said,) = record.findings
+    assert "draft tokens have probability 0 under the q reported for them, such as token" in said
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -0.1, 1.5])

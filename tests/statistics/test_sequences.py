@@ -162,6 +162,7 @@ def test_coverage_of_the_tv_bound_over_its_looks():
         lambda: excess_upper(HalfSpaceSums(5, 0.0, 1.0), 0.0),
         lambda: excess_samples_needed(0.0, 0.1),
         lambda: excess_samples_needed(0.1, 0.1, variance=0.3),
+        lambda: excess_samples_needed(7e-6, 1e-6),
         lambda: leak_upper([0.2, 0.1], [0.0, 0.0], None, 0.1),
         lambda: leak_upper([0.0, 0.1], [0.0, 0.0], None, 0.1),
         lambda: leak_upper([0.1], [0.0, 0.0], None, 0.1),

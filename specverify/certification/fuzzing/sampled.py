@@ -13,8 +13,7 @@ from torch import Generator
 from specverify.certification.fuzzing.limits import share_of
 from specverify.certification.shard import derived_generator
 from specverify.exact.joint import Joint, Tokens
-from specverify.statistics.dirichlet import log_dirichlet
-from specverify.statistics.support import support_e_value
+from specverify.statistics.cells import impossible_hits, log_cells
 
 T = TypeVar("T")
 
@@ -75,8 +74,7 @@ class Counted:
     @property
     def impossible(self) -> int:
         """Samples that the target excludes."""
-        pairs = zip(self.counts, self.laws, strict=True)
-        return sum(int(counts[law == 0].sum()) for counts, law in pairs)
+        return impossible_hits(self.counts, self.laws)
 
     def plus(self, other: "Counted") -> "Counted":
         """Both together; laws and outcomes are the same."""
@@ -84,17 +82,12 @@ class Counted:
         return Counted(self.outcomes, counts, self.laws, self.tokens + other.tokens)
 
     def log_e(self, coin_dtype: str) -> float:
-        """Ln of an e-process against the laws.
-
-        Half of it bets on what is possible (`log_dirichlet`), half on impossible tokens beyond the
-        rate that a coin of exactly 0 explains (`support_e_value`); a mean of e-processes is one.
+        """Ln of an e-process against the laws, see `statistics.cells.log_cells`.
 
         Args:
             coin_dtype: of the subject's uniforms.
         """
-        shape = log_dirichlet(list(self.counts), list(self.laws))
-        support = support_e_value(self.impossible, self.tokens, dtype=coin_dtype).statistic
-        return float(np.logaddexp(shape, support)) - math.log(2)
+        return log_cells(self.counts, self.laws, self.tokens, dtype=coin_dtype)
 
     def frequencies(self) -> tuple[Joint, Joint]:
         """Observed and expected shares of the stratum that is furthest off."""

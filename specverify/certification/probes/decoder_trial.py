@@ -160,4 +160,10 @@ class DecoderTrial(Trial):
             cells[cells < 0] = len(law)
             counts.append(np.bincount(cells, minlength=len(law) + 1))
             laws.append(np.append(law, 0.0))
-        return sampled_outcome(counts, laws, what)
+        return sampled_outcome(
+            counts,
+            laws,
+            what,
+            tokens=world.settings.max_new_tokens,
+            coin_dtype=self.subject.capabilities.coin_dtype,
+        )

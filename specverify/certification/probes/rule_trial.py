@@ -106,7 +106,13 @@ class RuleTrial(Trial):
         for depth in range(round.num_draft_tokens + 1):
             law = (law[:, None] * round.p(depth)).reshape(-1)
         counts = np.bincount(runs @ powers, minlength=len(law))
-        return sampled_outcome([counts], [law], what)
+        return sampled_outcome(
+            [counts],
+            [law],
+            what,
+            tokens=round.num_draft_tokens + 1,
+            coin_dtype=self.subject.capabilities.coin_dtype,
+        )
 
 
 def _normalised(round: Round) -> np.ndarray:

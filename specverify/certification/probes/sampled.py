@@ -1,53 +1,44 @@
 """Deciding a probe by samples, where what is emitted cannot be computed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specverify.certification.registry import Outcome
-from specverify.statistics.dirichlet import log_dirichlet
-from specverify.statistics.result import TestResult
-
-SHOWN = 3
+from specverify.certification.worst_cells import Strata, compare
+from specverify.statistics.cells import impossible_hits, log_cells
 
 
 def sampled_outcome(
-    counts: Sequence[NDArray[np.int64]], laws: Sequence[NDArray[np.float64]], what: str
+    counts: Sequence[NDArray[np.int64]],
+    laws: Sequence[NDArray[np.float64]],
+    what: str,
+    *,
+    tokens: int,
+    coin_dtype: str,
 ) -> Outcome:
     """Hold counts against their laws, one pair a stratum.
 
-    A Dirichlet e-process (`statistics.dirichlet`). A cell that the target excludes is a violation
-    by itself: the few thousand samples of a probe meet a coin of exactly 0 with probability 1e-3 at
-    most, and then it is to be looked at.
+    One e-process (`statistics.cells`) decides; chi-squared and G are reported beside it. What the
+    target excludes is a finding until there is more of it than coins of exactly 0 explain.
 
     Args:
         counts: int [cells] of each stratum.
         laws: float64 [cells], each summing to 1.
         what: the input in words.
+        tokens: of a sample, at most.
+        coin_dtype: of the subject's uniforms.
     """
-    impossible = sum(int(c[p == 0].sum()) for c, p in zip(counts, laws, strict=True))
+    impossible = impossible_hits(counts, laws)
     n = sum(int(c.sum()) for c in counts)
-    violations = ()
+    findings = ()
     if impossible:
-        violations = (f"{what}: {impossible} of {n:,} samples are impossible for the target",)
-    result = TestResult.of_e_process(
-        log_dirichlet(list(counts), list(laws)),
-        n,
-        cells=sum(int((p > 0).sum()) for p in laws),
-        strata=len(laws),
-        impossible=impossible,
-    )
-    return Outcome(tests=(result,), violations=violations, details={"worst": _worst(counts, laws)})
-
-
-def _worst(
-    counts: Sequence[NDArray[np.int64]], laws: Sequence[NDArray[np.float64]]
-) -> list[dict[str, float]]:
-    cells = []
-    for stratum, (observed, law) in enumerate(zip(counts, laws, strict=True)):
-        expected = law * observed.sum()
-        for cell in np.argsort(-np.abs(observed - expected))[:SHOWN]:
-            found = {"observed": int(observed[cell]), "expected": float(expected[cell])}
-            cells.append({"stratum": stratum, "cell": int(cell), **found})
-    return cells
+        findings = (
+            f"{what}: {impossible} of {n:,} samples are impossible for the target; coins of "
+            "exactly 0, accepted by u <= p/q, explain a few",
+        )
+    strata = Strata(list(counts), list(laws), lambda stratum, cell: f"outcome {cell} of {stratum}")
+    log_e = log_cells(counts, laws, n * tokens, dtype=coin_dtype)
+    return replace(compare(strata, log_e), findings=findings)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from scipy.stats import chi2
 
 from specverify.certification.case_records import CaseRecord, TestRecord
-from specverify.certification.decoder_case import COARSE_TOLERANCE, LOGIT_TOLERANCE
+from specverify.certification.decoder_case import COARSE_TOLERANCE, LOGIT_TOLERANCE, SLACK
 from specverify.certification.rechecked.ledger import RELATIVE, Ledger
 from specverify.certification.verdict import FUZZ
 from specverify.statistics.e_power import detectable_dirichlet
 from specverify.statistics.support import ZERO_COIN, detectable_rate, support_e_value
+from specverify.statistics.triples import FILLED
 
 E_VALUES = {"e-process", "support"}
 """Tests whose statistic is ln E."""
@@ -20,6 +21,7 @@ REJECTED = {"violated", "blocked", "suspect"}
 _NUMBERS = "numbers of observations and cells"
 _POOLED = {"chi-squared", "G"}
 _MIXTURES = {"joint.every_token", "joint.own_distributions"}
+_ETAS = (*SLACK.values(), COARSE_TOLERANCE)
 _EXCUSED = (0.0, *LOGIT_TOLERANCE.values(), COARSE_TOLERANCE)
 _WHOLE_CASE = {
     "joint.every_token": "tokens",
@@ -168,8 +170,9 @@ def _detectable(case: CaseRecord, test: TestRecord, ledger: Ledger) -> None:
     kind = "smallest deviations that would have been seen"
     if test.property == "joint.first_token":
         cells = (test.cells or 0) - (test.strata or 1) + 1
-        divergence = detectable_dirichlet(test.n, cells, -math.log(test.alpha))
-        ledger.same(kind, "detectable", test.detectable, min(1.0, math.sqrt(divergence) / 2))
+        found = [_seen_first(test.n, cells, test.alpha, eta) for eta in _ETAS]
+        nearest = min(found, key=lambda value: abs(value - (test.detectable or 0.0)))
+        ledger.same(kind, "detectable", test.detectable, nearest)
     elif test.test == "support":
         rates = {
             detectable_rate(case.tokens, test.alpha, dtype=dtype)
@@ -181,6 +184,14 @@ def _detectable(case: CaseRecord, test: TestRecord, ledger: Ledger) -> None:
         ledger.same(kind, "detectable", test.detectable, nearest)
     else:
         ledger.cannot("smallest leak that would have been seen", "it depends on every token's bet")
+
+
+def _seen_first(n: int, cells: int, alpha: float, eta: float) -> float:
+    """Smallest total variation of n first tokens seen; eta of rounding is allowed for."""
+    if n < FILLED * cells:
+        return math.nan
+    divergence = detectable_dirichlet(n, cells, n * math.log1p(eta) - math.log(alpha))
+    return min(1.0, math.sqrt(divergence) / 2)
 
 
 def _support(test: TestRecord, ledger: Ledger) -> None:

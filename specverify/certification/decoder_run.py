@@ -152,8 +152,13 @@ class _Judged:
     verdict: Verdict = "inconclusive"
     reason: str = ""
 
+    @property
+    def asks_fixed_bounds(self) -> bool:
+        """Whether one of those is asked for."""
+        return any(bound.limit is not None and bound.name in self.fixed for bound in self.bounds)
+
     def withdraw_fixed_bounds(self) -> None:
-        """Sampling ended where counts or a failure said so, and not at a look fixed beforehand."""
+        """Sampling ended where counts or a failure said so, not at a look fixed beforehand."""
         self.bounds = [bound for bound in self.bounds if bound.name not in self.fixed]
         self.tv_bound = None
 
@@ -202,8 +207,9 @@ class _CaseRun:
                     self.stopped = "violated"
                     return
                 done = self.accumulator.shards
-                # Bounds for a fixed n may be used at these looks only.
-                if verdict == "preserved" and done in self.looks and done < self.shards:
+                # Bounds for a fixed n may be used at these looks only; others hold at every look.
+                waiting = judged.asks_fixed_bounds and done not in self.looks
+                if verdict == "preserved" and not waiting and done < self.shards:
                     self.stopped = "bounds reached"
                     return
 

@@ -7,8 +7,11 @@ from specverify.certification.decoder_run import Sampling, run_decoder_case
 from specverify.certification.generation import decoder_generation
 from specverify.certification.plan import PlannedCase
 from specverify.certification.registry import properties_of
+from specverify.models.table import TableModel
+from specverify.sampling.token_scores import RATIOS
 from specverify.settings import SamplingSettings
 from specverify.statistics.budget import Budget
+from specverify.statistics.sequences import look_schedule
 from specverify.subjects.reference import TOKEN
 
 PROPERTIES = [p for p in properties_of("decoder") if p.evidence == "sampled"]
@@ -83,6 +86,21 @@ def test_a_right_decoder_ends_as_soon_as_its_bounds_are_reached(case, decoder):
     (bound,) = [b for b in record.bounds if b.limit is not None]
     assert bound.value <= bound.limit
     assert bound.name == "total variation of the first token"
+
+
+def test_bounds_that_hold_at_every_look_end_a_case_at_any_of_them(case, decoder):
+    """Above 64 tokens of vocabulary no bound is asked for that was fixed to some looks."""
+    target = TableModel.random(80, 1, seed=5)
+    wide = case(tokens=64_000, target=target, draft=target.near(seed=6, noise=0.8), leak_limit=0.03)
+    record, _ = judged(decoder(), wide, rows=500)
+    assert (record.verdict, record.stopped) == ("preserved", "bounds reached")
+    assert record.shards not in look_schedule(32)
+    asked = [bound for bound in record.bounds if bound.limit is not None]
+    assert len(asked) == len(RATIOS)
+    assert all(bound.value <= 0.03 for bound in asked)
+    # The one that was fixed is not claimed there.
+    assert record.tv_bound is None
+    assert "total variation of the first token" not in {bound.name for bound in record.bounds}
 
 
 def test_a_wrong_one_ends_as_soon_as_it_is_caught(case, decoder):

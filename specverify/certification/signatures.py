@@ -30,7 +30,7 @@ DECODERS = "specverify.fixtures.mutants:MUTANTS"
 
 SIGNATURES = "specverify.fixtures.mutants", "signatures.json"
 """Package and name of the file with what the mutants emit: by kind, input and mutant a list of
-tokens and mass, or null where it cannot be computed."""
+tokens and mass, or null where it cannot be computed, or could not when the file was made."""
 
 _COMPLETE = 1e-6
 """Mass of crashes up to which a distribution is one."""

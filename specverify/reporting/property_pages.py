@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 
+from specverify.certification.kill_table import kill_table
 from specverify.certification.registry import Property, all_properties
 
 CHAPTERS = {
@@ -25,6 +26,9 @@ CHAPTERS = {
 }
 """Every chapter of the contract with what it is about, in order."""
 
+SHOWN = 6
+"""Mutants that are named for a property, the first that it catches."""
+
 _HEADINGS = ("Why it holds", "What breaks it", "Error rate")
 
 
@@ -40,6 +44,8 @@ def page(chapter: str, properties: Sequence[Property]) -> str:
     """A chapter as Markdown."""
     lines = [f"# Chapter {chapter}: {CHAPTERS[chapter]}", ""]
     lines += ["Made from the properties themselves by `specverify properties --write`.", ""]
+    table = kill_table()
+    kills = {} if table is None else table.kills()
     for property in properties:
         lines += [f"## {property.id}", "", property.claim, ""]
         lines.append(f"- Subjects: {', '.join(sorted(property.kinds))}")
@@ -48,6 +54,11 @@ def page(chapter: str, properties: Sequence[Property]) -> str:
             lines.append(f"- Builds on: {', '.join(property.after)}")
         if property.why_kept:
             lines.append(f"- Why it is kept: {property.why_kept}")
+        if caught := kills.get(property.id):
+            rest = len(caught) - SHOWN
+            more = f" and {rest} more" if rest > 0 else ""
+            names = ", ".join(f"`{id}`" for id in caught[:SHOWN])
+            lines.append(f"- Catches, in the [self-test](../selftest.md): {names}{more}")
         lines += ["", *_paragraphs(property)]
     return "\n".join(lines).rstrip() + "\n"
 

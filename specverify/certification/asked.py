@@ -45,6 +45,7 @@ def asked_of(subject: Subject, only: Sequence[str], *, sample: bool, exact: bool
     """
     everything = properties_of(subject.kind)
     chosen = chosen_of(everything, only)
+    named = {p.id for p in chosen}
     unmet = {p.id: reason for p in chosen if (reason := unmet_need(p, subject)) is not None}
     applicable = [p for p in chosen if p.id not in unmet]
     sampled = [p for p in applicable if sample and p.evidence == "sampled"]
@@ -60,7 +61,7 @@ def asked_of(subject: Subject, only: Sequence[str], *, sample: bool, exact: bool
         [p for p in applicable if exact and p.evidence == "exact"],
         probes,
         unmet,
-        [p.id for p in everything if p.id not in {q.id for q in chosen}],
+        [p.id for p in everything if p.id not in named],
         tests_a_case=sum(p.tests for p in sharing),
         tests_probed=sum(probe.asked.tests for probe in trying),
     )

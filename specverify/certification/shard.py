@@ -179,7 +179,7 @@ class ShardSampler:
         calls = [scoring.open_call(output.tokens, rng)]
         if recorded is not None:
             tally.recorded = tally.recorded or case.new_scores()
-            tally.rounding = ULPS * torch.finfo(recorded.dtype).eps
+            tally.rounding = max(tally.rounding, ULPS * torch.finfo(recorded.dtype).eps)
             own = TokenScoring(case, tally.recorded, None)
             calls.append(own.open_call(output.tokens, rng, recorded=True))
         for prompt in range(len(case.prompts)):

@@ -30,7 +30,13 @@ def _declares_block(subject: Subject) -> str | None:
     return "the subject does not declare block verification"
 
 
-@register("acceptance.closed_form", kinds=RULES, evidence="exact", needs=declares_acceptance)
+@register(
+    "acceptance.closed_form",
+    kinds=RULES,
+    evidence="exact",
+    needs=declares_acceptance,
+    after=("joint.round",),
+)
 def acceptance(evidence: ExactEvidence, alpha: float) -> Outcome:
     """As many draft tokens are accepted as under the declared algorithm.
 
@@ -63,6 +69,7 @@ def acceptance(evidence: ExactEvidence, alpha: float) -> Outcome:
     kinds=RULES,
     evidence="exact",
     needs=_declares_block,
+    after=("joint.round",),
     why_kept="states what block verification is for, without the closed form of the other test",
 )
 def block_at_least_token(evidence: ExactEvidence, alpha: float) -> Outcome:
@@ -97,6 +104,7 @@ def block_at_least_token(evidence: ExactEvidence, alpha: float) -> Outcome:
     "acceptance.optimal_bound",
     kinds=RULES,
     evidence="exact",
+    after=("joint.round",),
     why_kept="judges rules that declare no algorithm, and says that a wrong one accepts too much",
 )
 def optimal_bound(evidence: ExactEvidence, alpha: float) -> Outcome:

@@ -17,6 +17,7 @@ def _declares_algorithm(subject: Subject) -> str | None:
     kinds=GENERATING,
     tests=1,
     needs=_declares_algorithm,
+    after=("joint.every_token",),
     why_kept="localises: says that the bonus token is at fault",
 )
 def given_full_acceptance(evidence: DecoderEvidence, alpha: float) -> Outcome:

@@ -32,6 +32,7 @@ def _declares_correction(subject: Subject) -> str | None:
     kinds=GENERATING,
     tests=1,
     needs=_declares_correction,
+    after=("joint.every_token",),
     why_kept="localises: says that the correction is at fault",
 )
 def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
@@ -64,6 +65,7 @@ def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
     kinds=GENERATING,
     tests=1,
     needs=_declares_correction,
+    after=("joint.every_token",),
     why_kept="localises: says that the residual is not cut at zero",
 )
 def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:

@@ -49,6 +49,7 @@ def rule(trial: RuleTrial, alpha: float) -> Outcome:
     evidence="probed",
     inputs=("K1", "K3", "K5"),
     needs=declares_greedy,
+    after=("joint.round", "greedy.rule"),
 )
 def rule_on_spread_rows(trial: RuleTrial, alpha: float) -> Outcome:
     """A greedy rule emits the target's argmax where the target's rows are spread out, too.

@@ -37,6 +37,7 @@ SHOWN = 8
     "joint.every_token",
     kinds=GENERATING,
     tests=1,
+    after=("joint.round", "joint.run"),
     why_kept="decides where nothing can be computed: subjects that cannot be steered, real pairs",
 )
 def every_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
@@ -73,6 +74,7 @@ def every_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
     "joint.own_distributions",
     kinds=GENERATING,
     tests=1,
+    after=("joint.every_token",),
     why_kept="localises: tells mistakes of the rule from those of caches and transforms",
 )
 def own_distributions(evidence: DecoderEvidence, alpha: float) -> Outcome:
@@ -104,6 +106,7 @@ def own_distributions(evidence: DecoderEvidence, alpha: float) -> Outcome:
     "joint.first_token",
     kinds=GENERATING,
     tests=1,
+    after=("joint.every_token",),
     why_kept="bounds the total variation of the first token, whatever the deviation",
 )
 def first_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
@@ -152,6 +155,7 @@ def first_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
     "joint.stopped_run",
     kinds=GENERATING,
     tests=1,
+    after=("joint.every_token",),
     why_kept="decides where nothing can be computed, and sees what leaves each token right",
 )
 def stopped_run(evidence: DecoderEvidence, alpha: float) -> Outcome:
@@ -176,6 +180,7 @@ def stopped_run(evidence: DecoderEvidence, alpha: float) -> Outcome:
     "joint.each_position",
     kinds=GENERATING,
     tests=1,
+    after=("joint.every_token",),
     why_kept="needs no idea of the mistake, and names the position",
 )
 def each_position(evidence: DecoderEvidence, alpha: float) -> Outcome:

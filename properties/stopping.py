@@ -46,6 +46,7 @@ def _on(
 @register(
     "stopping.run_length",
     kinds=GENERATING,
+    after=("joint.run",),
     why_kept="decides on the user's own pair and settings, beside the small worlds of the others",
 )
 def run_length(evidence: DecoderEvidence, alpha: float) -> Outcome:

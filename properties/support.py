@@ -19,6 +19,7 @@ half-width ones are rounded to it."""
     "support.impossible_tokens",
     kinds=GENERATING,
     tests=1,
+    after=("joint.every_token",),
     why_kept="decides where nothing can be computed, at any vocabulary",
 )
 def impossible_tokens(evidence: DecoderEvidence, alpha: float) -> Outcome:
@@ -60,6 +61,7 @@ def impossible_tokens(evidence: DecoderEvidence, alpha: float) -> Outcome:
     evidence="exact",
     needs=takes_tiny_models,
     lossy=True,
+    after=("joint.round", "joint.run"),
     why_kept="localises: lists the tokens that cannot be, with their exact mass",
 )
 def support(evidence: ExactEvidence, alpha: float) -> Outcome:
@@ -91,6 +93,7 @@ def support(evidence: ExactEvidence, alpha: float) -> Outcome:
     "support.edge_coins",
     kinds=RULES,
     evidence="exact",
+    after=("joint.round",),
     why_kept="meets coins that no sampling will: 0, and the neighbours of every threshold",
 )
 def edge_coins(evidence: ExactEvidence, alpha: float) -> Outcome:

@@ -72,6 +72,7 @@ def equals_reference(evidence: TransformEvidence, alpha: float) -> Outcome:
     "transforms.round",
     kinds=TRANSFORMS,
     evidence="exact",
+    after=("transforms.equals_reference",),
     why_kept="computed: says what a transform's mistake comes to in a round",
 )
 def transformed_round(evidence: ExactEvidence, alpha: float) -> Outcome:

@@ -43,6 +43,7 @@ ORDER = 1e-5
     evidence="probed",
     inputs=("masked", "dyadic", "one-token"),
     needs=has_reference,
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: a masked token comes back, or an allowed one goes",
 )
 def support(trial: TransformTrial, alpha: float) -> Outcome:
@@ -79,6 +80,7 @@ def support(trial: TransformTrial, alpha: float) -> Outcome:
     evidence="probed",
     inputs=("random", "masked", "peaked"),
     needs=obeys(lambda laws: laws.masks, "does more than make tokens impossible"),
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: what is kept is not kept in proportion",
 )
 def survivors(trial: TransformTrial, alpha: float) -> Outcome:
@@ -112,6 +114,7 @@ def survivors(trial: TransformTrial, alpha: float) -> Outcome:
     needs=obeys(
         lambda laws: laws.effect in ("truncates", "tempers"), "goes by more than the logits' order"
     ),
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: tokens change places, or are cut from the middle",
 )
 def order(trial: TransformTrial, alpha: float) -> Outcome:
@@ -147,6 +150,7 @@ def order(trial: TransformTrial, alpha: float) -> Outcome:
     evidence="probed",
     inputs=("random", "masked"),
     needs=has_reference,
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: a threshold that does not go by one order of the tokens",
 )
 def monotone(trial: TransformTrial, alpha: float) -> Outcome:
@@ -195,6 +199,7 @@ def monotone(trial: TransformTrial, alpha: float) -> Outcome:
     evidence="probed",
     inputs=("random", "tied", "masked", "peaked"),
     needs=has_reference,
+    after=("transforms.equals_reference",),
 )
 def neutral(trial: TransformTrial, alpha: float) -> Outcome:
     """With its neutral parameter the transform changes nothing.

@@ -42,6 +42,7 @@ TEMPERATURES = {"hotter": 2.0, "colder": 0.5}
     evidence="probed",
     inputs=("random", "masked"),
     needs=obeys(lambda laws: laws.idempotent, "does more each time it is applied"),
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: a second application cuts more",
 )
 def idempotent(trial: TransformTrial, alpha: float) -> Outcome:
@@ -74,6 +75,7 @@ def idempotent(trial: TransformTrial, alpha: float) -> Outcome:
     evidence="probed",
     inputs=tuple(SHIFTS),
     needs=obeys(lambda laws: laws.shift, "sees where the logits' zero is"),
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: a constant added to all logits shows",
 )
 def shift(trial: TransformTrial, alpha: float) -> Outcome:
@@ -105,6 +107,7 @@ def shift(trial: TransformTrial, alpha: float) -> Outcome:
     evidence="probed",
     inputs=tuple(TEMPERATURES),
     needs=obeys(lambda laws: laws.cooled, "does something else at every temperature"),
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: something goes by the scale of the logits that should not",
 )
 def cooling(trial: TransformTrial, alpha: float) -> Outcome:
@@ -148,6 +151,7 @@ def cooling(trial: TransformTrial, alpha: float) -> Outcome:
     evidence="probed",
     inputs=("random", "tied"),
     needs=has_reference,
+    after=("transforms.equals_reference",),
     why_kept="names the mistake: an id, and not its logit, decides",
 )
 def permutation(trial: TransformTrial, alpha: float) -> Outcome:

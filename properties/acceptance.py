@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specverify.certification.exact_evidence import ExactEvidence
+from specverify.certification.probes.given_block import INPUTS, given_blocks
+from specverify.certification.probes.rule_trial import RuleTrial
 from specverify.certification.registry import Outcome, register
 from specverify.exact.enumerate import acceptance_distribution
 from specverify.exact.round import Round
@@ -62,6 +64,31 @@ def acceptance(evidence: ExactEvidence, alpha: float) -> Outcome:
                 f"under {algorithm!r} with {expected:.6g}"
             )
     return Outcome(violations=tuple(violations))
+
+
+@register(
+    "acceptance.given_block",
+    kinds=RULES,
+    tests=1,
+    evidence="probed",
+    inputs=tuple(INPUTS),
+    needs=declares_acceptance,
+    after=("joint.round", "acceptance.closed_form"),
+)
+def given_block(trial: RuleTrial, alpha: float) -> Outcome:
+    """Of each draft block as many tokens are accepted as the declared algorithm accepts of it.
+
+    Why it holds: given the block the accepted length has a closed form (algorithms.md sections 1.2
+    to 1.4 and 1.7).
+
+    What breaks it: what breaks `acceptance.closed_form`, seen where a rule cannot be steered too:
+    tokens rejected for no reason, a block that ends early.
+
+    Error rate: none where the rounds are computed; otherwise an e-process at its share.
+    """
+    algorithm = trial.subject.capabilities.algorithm
+    assert algorithm is not None
+    return given_blocks(trial).follows(algorithm, "acceptance")
 
 
 @register(

@@ -10,7 +10,7 @@ from specverify.certification.exact_evidence import Comparison
 from specverify.certification.exact_outcome import distance_outcome, unless_crashed
 from specverify.certification.probes.decoder_trial import DecoderTrial
 from specverify.certification.probes.ranks import LAW, ORDER, Prompts, certain, ranked, wrong_row
-from specverify.certification.probes.sampled import sampled_outcome
+from specverify.certification.probes.sampled import sampled_outcome, wrong_ends
 from specverify.certification.probes.together import comparisons, mixed_outcome, tuples_apart
 from specverify.certification.probes.world import World, small_tables
 from specverify.certification.registry import Outcome, register, takes_tiny_models
@@ -211,17 +211,20 @@ def _sampled_pairs(trial: DecoderTrial, world: World, what: str) -> Outcome:
     trees = [world.tree(row) for row in (0, 1)]
     laws = [np.append(tree.leaf_probabilities(), 0.0) for tree in trees]
     counts = np.zeros((len(laws[0]), len(laws[1])), np.int64)
+    violations: tuple[str, ...] = ()
     for call in range(_PAIRS):
         tokens = trial.generate(world, trial.generator(call)).tokens.numpy()
-        at = [int(tree.locate(tokens[row : row + 1])[0]) for row, tree in enumerate(trees)]
-        # What the target excludes is found at -1, the last cell.
-        counts[at[0], at[1]] += 1
+        cells = np.concatenate([tree.locate(tokens[[row]]) for row, tree in enumerate(trees)])
+        violations = violations or wrong_ends(tokens, cells, what)
+        # What the target excludes is counted in the last cell.
+        counts[tuple(np.where(cells < 0, -1, cells))] += 1
     return sampled_outcome(
         [counts.reshape(-1)],
         [np.outer(*laws).reshape(-1)],
         what,
         tokens=2 * world.settings.max_new_tokens,
         coin_dtype=trial.subject.capabilities.coin_dtype,
+        violations=violations,
     )
 
 

@@ -1,9 +1,11 @@
 """Chapter bonus: the token after a fully accepted block."""
 
 from specverify.certification.decoder_evidence import DecoderEvidence
+from specverify.certification.probes.given_block import INPUTS, given_blocks
+from specverify.certification.probes.rule_trial import RuleTrial
 from specverify.certification.registry import UNREPORTED, Outcome, register
 from specverify.certification.worst_cells import compare
-from specverify.subjects.protocols import GENERATING, Subject
+from specverify.subjects.protocols import GENERATING, RULES, Subject
 
 
 def _declares_algorithm(subject: Subject) -> str | None:
@@ -40,4 +42,32 @@ def given_full_acceptance(evidence: DecoderEvidence, alpha: float) -> Outcome:
         slack=evidence.case.slack,
         full=evidence.full,
         boundaries=evidence.subject.kind == "decoder",
+        what="bonus tokens",
+        log_threshold=evidence.log_threshold,
     )
+
+
+@register(
+    "bonus.given_block",
+    kinds=RULES,
+    tests=1,
+    evidence="probed",
+    inputs=tuple(INPUTS),
+    needs=_declares_algorithm,
+    after=("joint.round", "acceptance.given_block"),
+    why_kept="localises: says after which draft block the bonus token is wrong",
+)
+def given_block(trial: RuleTrial, alpha: float) -> Outcome:
+    """Given a draft block that is fully accepted, the bonus token has the target's distribution.
+
+    Why it holds: it is drawn from the target after the last draft token, with randomness of its
+    own (Leviathan et al. 2023, algorithm 1).
+
+    What breaks it: a bonus token from the draft, from another row, or from a coin that has decided
+    before.
+
+    Error rate: none where the rounds are computed; otherwise an e-process at its share.
+    """
+    algorithm = trial.subject.capabilities.algorithm
+    assert algorithm is not None
+    return given_blocks(trial).follows(algorithm, "bonus")

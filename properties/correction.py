@@ -1,11 +1,15 @@
 """Chapter correction: the token that replaces a rejected draft token."""
 
+import math
+
 from specverify.certification.conditional import WITH_CORRECTION
 from specverify.certification.decoder_evidence import DecoderEvidence
-from specverify.certification.registry import UNREPORTED, Outcome, register
+from specverify.certification.probes.given_block import INPUTS, given_blocks
+from specverify.certification.probes.rule_trial import RuleTrial
+from specverify.certification.registry import UNREPORTED, Detectable, Outcome, register
 from specverify.certification.worst_cells import compare
-from specverify.statistics.support import support_e_value
-from specverify.subjects.protocols import GENERATING, Subject
+from specverify.statistics.support import detectable_rate, support_e_value
+from specverify.subjects.protocols import GENERATING, RULES, Subject
 
 _HIDDEN_COINS = (
     "a random transform gives every round a p and a q of its own, and the residual is theirs, not "
@@ -57,6 +61,8 @@ def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
         slack=evidence.case.slack,
         full=evidence.full,
         boundaries=evidence.subject.kind == "decoder",
+        what="corrections",
+        log_threshold=evidence.log_threshold,
     )
 
 
@@ -88,8 +94,46 @@ def inside_residual(evidence: DecoderEvidence, alpha: float) -> Outcome:
     if evidence.case.random_transforms:
         return Outcome(not_applicable=_HIDDEN_COINS)
     excluded, total = evidence.excluded_corrections()
-    dtype = evidence.subject.capabilities.coin_dtype
+    dtype, excused = evidence.subject.capabilities.coin_dtype, evidence.case.tolerance
+    share = math.exp(-evidence.log_threshold)
+    rate = None
+    if evidence.full and total and 0 < share < 1:
+        rate = detectable_rate(total, share, dtype=dtype, excused=excused)
     return Outcome(
-        tests=(support_e_value(excluded, total, dtype=dtype, excused=evidence.case.tolerance),),
+        tests=(support_e_value(excluded, total, dtype=dtype, excused=excused),),
+        detectable=None if rate is None else Detectable(rate, "rate of excluded corrections"),
         boundaries=evidence.subject.kind == "decoder",
+    )
+
+
+@register(
+    "correction.given_block",
+    kinds=RULES,
+    tests=1,
+    evidence="probed",
+    inputs=tuple(INPUTS),
+    after=("joint.round", "acceptance.given_block"),
+)
+def given_block(trial: RuleTrial, alpha: float) -> Outcome:
+    """Given the draft block and the accepted length, the correction has its declared distribution.
+
+    Why it holds: token and block verification draw it from a residual that does not depend on the
+    token that was rejected; match emits a token that is not it (algorithms.md sections 1.3, 1.4
+    and 1.7). Of a rule that declares no algorithm it is only said which of these it agrees with:
+    others are lossless too.
+
+    What breaks it: a correction that depends on the rejected token, or on those behind it, in a way
+    that cancels over all blocks: the output is right, and is not that of the declared algorithm.
+
+    Error rate: none where the rounds are computed; otherwise an e-process at its share.
+    """
+    given, algorithm = given_blocks(trial), trial.subject.capabilities.algorithm
+    if algorithm is not None:
+        return given.follows(algorithm, "correction")
+    if given.computed is None:
+        return Outcome(not_applicable="the subject declares no algorithm, and cannot be steered")
+    alike = given.alike(sorted(WITH_CORRECTION), "correction")
+    named = " and ".join(alike) or "none that has a closed form"
+    return Outcome(
+        not_applicable=f"the subject declares no algorithm; its corrections are those of {named}"
     )

@@ -8,19 +8,17 @@ import numpy as np
 from specverify.certification.decoder_case import DecoderCase
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.directions import detectable_leak, directional_bounds
-from specverify.certification.registry import Bound, Detectable, Outcome, register
+from specverify.certification.registry import Bound, Outcome, register
 from specverify.certification.worst_cells import compare
 from specverify.sampling.token_scores import TokenScores
 from specverify.statistics.bounds import samples_needed
 from specverify.statistics.dirichlet import log_dirichlet
-from specverify.statistics.e_power import detectable_dirichlet
 from specverify.statistics.mixture import ORDERS as ORDER_NAMES
 from specverify.statistics.mixture import log_mixture
 from specverify.statistics.pit import pit_band
 from specverify.statistics.result import TestResult
 from specverify.statistics.sequences import excess_samples_needed, tv_upper_bound_at_looks
 from specverify.statistics.support import support_e_value
-from specverify.statistics.triples import FILLED
 from specverify.subjects.protocols import GENERATING
 
 TV_LIMIT = 6e-3
@@ -128,11 +126,15 @@ def first_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
         log_dirichlet(strata.counts, strata.laws),
         slack=evidence.case.slack,
         full=evidence.full,
+        what="the first token",
+        log_threshold=evidence.log_threshold,
     )
     found = tv_upper_bound_at_looks(strata.counts, strata.laws, alpha, evidence.looks)
     asked = evidence.case.target.vocab_size <= LARGEST_AGNOSTIC
     limit = TV_LIMIT if asked else None
-    bound = Bound("total variation of the first token", found.bound, alpha, found.n, limit)
+    bound = Bound(
+        "total variation of the first token", found.bound, alpha, found.n, limit, fixed_n=True
+    )
     missing = None
     if asked and found.bound > TV_LIMIT and not evidence.full:
         missing = "more tokens"
@@ -146,7 +148,6 @@ def first_token(evidence: DecoderEvidence, alpha: float) -> Outcome:
         outcome,
         tv_bound=found.bound,
         bounds=(bound,),
-        detectable=_detectable_tv(evidence, outcome.tests[0]) if evidence.full else None,
         missing=missing,
     )
 
@@ -173,7 +174,14 @@ def stopped_run(evidence: DecoderEvidence, alpha: float) -> Outcome:
     strata = evidence.joint()
     log_e = log_dirichlet(strata.counts, strata.laws) if strata.counts else 0.0
     depth = evidence.tallies[0].tree.length
-    return compare(strata, log_e, slack=depth * evidence.case.slack, full=evidence.full)
+    return compare(
+        strata,
+        log_e,
+        slack=depth * evidence.case.slack,
+        full=evidence.full,
+        what="the cells of a run",
+        log_threshold=evidence.log_threshold,
+    )
 
 
 @register(
@@ -220,16 +228,6 @@ def _bands(scores: TokenScores, alpha: float) -> tuple[TestResult, ...]:
         n = int(counts.sum())
         found.append(TestResult(f"band {order}", band.distance, 0, band.p_value, n, len(counts)))
     return tuple(found)
-
-
-def _detectable_tv(evidence: DecoderEvidence, test: TestResult) -> Detectable | None:
-    """By chi2 >= 4 TV^2, over all cells of the first token, where they are filled."""
-    cells = test.cells - test.strata + 1
-    if cells < 2 or test.n < FILLED * cells:
-        return None
-    threshold = evidence.log_threshold + evidence.case.slack * test.n
-    divergence = detectable_dirichlet(test.n, cells, threshold)
-    return Detectable(min(1.0, math.sqrt(divergence) / 2), "total variation of the first token")
 
 
 def _directional_limit(case: DecoderCase) -> float | None:

@@ -5,8 +5,15 @@ import math
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.exact_evidence import ExactEvidence
 from specverify.certification.exact_outcome import exact_numbers
-from specverify.certification.registry import Detectable, Outcome, register, takes_tiny_models
+from specverify.certification.registry import (
+    Bound,
+    Detectable,
+    Outcome,
+    register,
+    takes_tiny_models,
+)
 from specverify.exact.edge_coins import EdgeSummary
+from specverify.statistics.bounds import clopper_pearson_upper
 from specverify.statistics.support import detectable_rate, support_e_value
 from specverify.subjects.protocols import GENERATING, RULES
 
@@ -32,7 +39,9 @@ def impossible_tokens(evidence: DecoderEvidence, alpha: float) -> Outcome:
     closed comparison `u <= p/q` lets p = 0 through when u is exactly 0: hits up to the rate of
     such coins are a finding, not a violation (statistics.md section 6).
 
-    Error rate: an e-process on the hits against that floor, at its share, valid at every look.
+    Error rate: an e-process on the hits against that floor, at its share, valid at every look. The
+    bound on the share of runs with such a token (Clopper and Pearson 1934; runs are independent)
+    holds at each of the looks fixed beforehand, and fails with probability at most `alpha`.
     """
     hits = sum(tally.impossible for tally in evidence.tallies)
     dtype = evidence.subject.capabilities.coin_dtype
@@ -47,8 +56,11 @@ def impossible_tokens(evidence: DecoderEvidence, alpha: float) -> Outcome:
         findings = (f"{hits} of {evidence.tokens:,} tokens have probability 0, e.g. {examples[0]}",)
     share = math.exp(-evidence.log_threshold)
     rate = detectable_rate(evidence.tokens, share, dtype=dtype) if 0 < share < 1 else None
+    # Of several hits in a run one would count: taking all can only raise the bound.
+    most = clopper_pearson_upper(min(hits, evidence.runs), evidence.runs, alpha / evidence.looks)
     return Outcome(
         tests=(test,),
+        bounds=(Bound("runs with an impossible token", most, alpha, evidence.runs, fixed_n=True),),
         findings=findings,
         detectable=None if rate is None else Detectable(rate, "rate of impossible tokens"),
         details={"examples": examples},

@@ -137,9 +137,10 @@ class LooksRecord(Record):
 class KillTableRecord(Record):
     """What the suite makes of the implementations that it is tried on, see `selftest`."""
 
-    mutants: dict[str, tuple[str, ...]]
+    mutants: dict[str, dict[str, tuple[Evidence, int]]]
     """Wrong implementations, each with the properties that catch it; none for one that shows as an
-    error or a finding."""
+    error or a finding. Beside each stands by what evidence, and at what cost: runs that were
+    followed, or tokens that were sampled until it was rejected; 0 where one look is enough."""
     lookalikes: tuple[str, ...] = ()
     """Right implementations that look wrong."""
     wrong: tuple[str, ...] = ()

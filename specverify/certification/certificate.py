@@ -120,7 +120,7 @@ class EnvironmentRecord(Record):
 class Certificate(Record):
     """The result of a certification."""
 
-    schema_version: Literal[4] = 4
+    schema_version: Literal[5] = 5
     verdict: Verdict
     reason: str
     level: Level

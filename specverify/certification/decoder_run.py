@@ -226,9 +226,9 @@ class _CaseRun:
             judged.records += test_records(property, outcome, self.budget, kind)
             judged.bounds += [_bound_record(bound) for bound in outcome.bounds]
             judged.findings += outcome.findings
+            judged.fixed |= {bound.name for bound in outcome.bounds if bound.fixed_n}
             if outcome.tv_bound is not None:
                 judged.tv_bound = outcome.tv_bound
-                judged.fixed |= {bound.name for bound in outcome.bounds}
             judged.missing = outcome.missing or judged.missing
         judged.records = corroborated(judged.records)
         judged.verdict, judged.reason = case_verdict(judged.records)

@@ -29,6 +29,9 @@ from specverify.subjects.protocols import Subject
 VOCAB_SIZE, ORDER, NUM_DRAFT_TOKENS, LENGTH = 3, 2, 2, 3
 """The bonus token of the first round is the last of a run; one token more takes some thousand runs
 instead of some hundred."""
+LONGER = "exact/plain-longer"
+"""K + 2 tokens over two token ids: room for two rejections and what follows them, and still some
+hundred runs."""
 PROMPT = (0, 1)
 _TARGET_SEED, _DRAFT_SEED, _NOISE = 5, 7, 0.8
 _ROWS = 256
@@ -49,6 +52,7 @@ class RunCase:
 
     id: str
     settings: SamplingSettings
+    vocab_size: int = VOCAB_SIZE
 
     @property
     def num_draft_tokens(self) -> int:
@@ -58,12 +62,19 @@ class RunCase:
     @property
     def size(self) -> str:
         """V, K and length, for a reader."""
-        return f"V={VOCAB_SIZE}, K={NUM_DRAFT_TOKENS}, {LENGTH} tokens"
+        length = self.settings.max_new_tokens
+        return f"V={self.vocab_size}, K={self.num_draft_tokens}, {length} tokens"
+
+    @property
+    def tables(self) -> tuple[TableModel, TableModel]:
+        """Target and draft."""
+        return _tables(self.vocab_size)
 
     def expected(self) -> dict[tuple[int, ...], float]:
         """The stopped joint distribution of a run."""
-        forced = TeacherForced(tables()[0], PROMPT, self.settings, _ROWS)
-        return PrefixTree.grow(forced, VOCAB_SIZE, LENGTH, self._ends).sequences()
+        forced = TeacherForced(self.tables[0], PROMPT, self.settings, _ROWS)
+        length = self.settings.max_new_tokens
+        return PrefixTree.grow(forced, self.vocab_size, length, self._ends).sequences()
 
     def _ends(self, prefixes: NDArray[np.int64]) -> NDArray[np.bool_]:
         required, _ = run_lengths(torch.from_numpy(np.ascontiguousarray(prefixes)), self.settings)
@@ -71,14 +82,15 @@ class RunCase:
 
 
 @cache
-def tables() -> tuple[TableModel, TableModel]:
-    """Target and draft."""
-    target = TableModel.random(VOCAB_SIZE, ORDER, _TARGET_SEED)
+def _tables(vocab_size: int) -> tuple[TableModel, TableModel]:
+    target = TableModel.random(vocab_size, ORDER, _TARGET_SEED)
     return target, target.near(_DRAFT_SEED, _NOISE)
 
 
 def exact_runs(subject: Subject, presets: Sequence[str]) -> list[RunCase]:
     """The cases of a decoder: one for each preset that is certified, cut to what it honours.
+
+    Where the plain one is, so is a longer run on fewer tokens.
 
     Args:
         subject: a decoder.
@@ -93,6 +105,9 @@ def exact_runs(subject: Subject, presets: Sequence[str]) -> list[RunCase]:
         same = dropped and any(kept == case.settings for case in cases)
         if not same and (kept.greedy or subject.capabilities.algorithm != "greedy"):
             cases.append(RunCase(f"exact/{name}", kept))
+        if name == "plain" and subject.capabilities.algorithm != "greedy":
+            longer = SamplingSettings(max_new_tokens=NUM_DRAFT_TOKENS + 2)
+            cases.append(RunCase(LONGER, longer, vocab_size=2))
     return cases
 
 
@@ -105,7 +120,7 @@ def steer_decoder(subject: Subject, case: RunCase, seed: int, time_limit: float)
     """
     calls = SteeredCalls(subject, time_limit)
     prompt = torch.tensor([PROMPT])
-    target, draft, float64 = _models(subject)
+    target, draft, float64 = _models(subject, case)
 
     def program(source: Generator) -> Tensor:
         value = calls(
@@ -114,14 +129,14 @@ def steer_decoder(subject: Subject, case: RunCase, seed: int, time_limit: float)
             prompt.clone(),
             torch.ones_like(prompt),
             case.settings.model_copy(),
-            NUM_DRAFT_TOKENS,
+            case.num_draft_tokens,
             source,
         )
         # Looking at the tokens would decide draws that may stay open until the end.
         return value.tokens if isinstance(value, DecoderOutput) else value
 
     joint = program_distribution(program, seed=seed, maximum_runs=MAXIMUM_RUNS)
-    check_tokens(subject, joint, VOCAB_SIZE)
+    check_tokens(subject, joint, case.vocab_size)
     missing = sum(joint.crashes.values())
     return ExactEvidence(
         subject,
@@ -133,11 +148,11 @@ def steer_decoder(subject: Subject, case: RunCase, seed: int, time_limit: float)
     )
 
 
-def _models(subject: Subject) -> tuple[Any, Any, bool]:
+def _models(subject: Subject, case: RunCase) -> tuple[Any, Any, bool]:
     """Models of the class the subject takes, and whether they compute in float64."""
     if "language_model" in subject.capabilities.models:
-        return *tables(), True
+        return *case.tables, True
     from specverify.models.glass_box import GlassBoxModel
 
-    target, draft = (GlassBoxModel.from_table(table) for table in tables())
+    target, draft = (GlassBoxModel.from_table(table) for table in case.tables)
     return target, draft, False

@@ -15,7 +15,8 @@ def kill_record() -> KillTableRecord | None:
     wrong = [control for control in table.controls if control.effect != "preserved"]
     return KillTableRecord(
         mutants={
-            control.id: tuple(kill.property for kill in control.killed_by) for control in wrong
+            control.id: {kill.property: (kill.evidence, kill.cost) for kill in control.killed_by}
+            for control in wrong
         },
         lookalikes=tuple(c.id for c in table.controls if c.effect == "preserved"),
         wrong=tuple(control.id for control in table.wrong),

@@ -34,6 +34,8 @@ class Bound:
     """Observations it rests on."""
     limit: float | None = None
     """Largest value at which a case is preserved; None for one that is only reported."""
+    fixed_n: bool = False
+    """Whether it holds at looks fixed beforehand only."""
 
 
 @dataclass(frozen=True)

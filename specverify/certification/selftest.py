@@ -7,12 +7,13 @@ what a property catches that no other does. `thorough` tries all on all.
 """
 
 import importlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol
 
-from specverify.certification.certificate import CaseRecord, Certificate
+from specverify.certification.certificate import CaseRecord, Certificate, TestRecord
 from specverify.certification.kill_table import ControlRecord, Effect, KillRecord, KillTable
 from specverify.certification.plan import pair_presets
 from specverify.certification.records import property_digest
@@ -227,12 +228,28 @@ def _kills(cases: Iterable[CaseRecord]) -> Iterator[KillRecord]:
     for case in cases:
         for test in case.tests:
             if test.decision in FOUND:
-                cost = test.exact.runs if test.exact is not None else test.n and case.tokens
+                cost = _cost(test, case)
                 kill = KillRecord(property=test.property, evidence=test.evidence, cost=cost)
                 known = found.get(test.property)
                 if known is None or cost < known.cost:
                     found[test.property] = kill
     yield from (found[name] for name in sorted(found))
+
+
+def _cost(test: TestRecord, case: CaseRecord) -> int:
+    """Runs that were followed, or tokens that were sampled until the test rejected; 0 for a probe.
+
+    Where the first look that rejects is not on record, all that were sampled.
+    """
+    if test.exact is not None:
+        return test.exact.runs
+    looks = case.looks
+    path = looks.log_e.get(test.property, ()) if looks is not None else ()
+    if looks is not None and test.alpha is not None:
+        for tokens, log_e in zip(looks.tokens, path, strict=False):
+            if log_e is not None and log_e >= -math.log(test.alpha):
+                return tokens
+    return test.n and case.tokens
 
 
 def _wrong(control: Control, certificate: Certificate, killed: set[str]) -> str:

@@ -1,5 +1,6 @@
 """Counts against distributions: the tests every comparison reports, and where it hurts."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specverify.certification.registry import Outcome
+from specverify.certification.registry import Detectable, Outcome
+from specverify.statistics.e_power import detectable_dirichlet
 from specverify.statistics.goodness import chi_squared, g_test
 from specverify.statistics.result import TestResult
 from specverify.statistics.small_samples import small_sample_p
+from specverify.statistics.triples import FILLED
 
 SHOWN = 5
 
@@ -37,6 +40,8 @@ def compare(
     slack: float = 0.0,
     full: bool = True,
     boundaries: bool = False,
+    what: str = "",
+    log_threshold: float = 0.0,
 ) -> Outcome:
     """An e-process that decides, with chi-squared and G of the same counts beside it.
 
@@ -46,6 +51,9 @@ def compare(
         slack: what a bet has to gain an observation before it counts, see `DecoderCase.slack`.
         full: whether anything but the decision is wanted.
         boundaries: see `Outcome`.
+        what: whose total variation a Dirichlet e-process would have seen, in words; empty for
+            another e-process.
+        log_threshold: ln E at which it rejects.
     """
     if not strata.counts:
         return Outcome(not_applicable="no run shows such a token")
@@ -55,7 +63,23 @@ def compare(
     outcome = Outcome(tests=(test,), boundaries=boundaries)
     if not full:
         return outcome
-    return replace(outcome, reported=_reported(strata), details={"worst": worst_cells(strata)})
+    return replace(
+        outcome,
+        reported=_reported(strata),
+        details={"worst": worst_cells(strata)},
+        detectable=_detectable(test, slack, what, log_threshold) if what else None,
+    )
+
+
+def _detectable(
+    test: TestResult, slack: float, what: str, log_threshold: float
+) -> Detectable | None:
+    """By chi2 >= 4 TV^2, over all cells, where they are filled."""
+    cells = test.cells - test.strata + 1
+    if cells < 2 or test.n < FILLED * cells:
+        return None
+    divergence = detectable_dirichlet(test.n, cells, log_threshold + slack * test.n)
+    return Detectable(min(1.0, math.sqrt(divergence) / 2), f"total variation of {what}")
 
 
 def _reported(strata: Strata) -> tuple[TestResult, ...]:

@@ -23,6 +23,7 @@ from specverify.reporting import figures
 from specverify.reporting.exact_rows import exact_violations
 from specverify.reporting.expectations import expectation_said
 from specverify.reporting.failure import looks_like, replay_command
+from specverify.reporting.kill_table import UNITS
 from specverify.reporting.overview import (
     NO_PROOF,
     VERDICTS_SAID,
@@ -88,6 +89,7 @@ def _environment() -> jinja2.Environment:
         "listed": listed,
         "ln": math.log,
         "number": _number,
+        "unit": UNITS.__getitem__,
         "sentence": lambda text: text[:1].upper() + text[1:],
     }
     return environment

@@ -9,7 +9,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from specverify.certification.kill_table import ControlRecord, KillRecord, KillTable
 
-_UNITS = {"exact": "runs", "sampled": "tokens", "structural": "calls"}
+UNITS = {"exact": "runs", "sampled": "tokens", "structural": "calls"}
+"""Of the cost of a kill, by its evidence."""
 
 
 def print_kill_table(table: "KillTable", console: Console, *, whole: bool) -> None:
@@ -59,7 +60,7 @@ def _rows(mutants: "list[ControlRecord]") -> Table:
 def _kill(kill: "KillRecord") -> str:
     if not kill.cost:
         return f"{kill.property} ({kill.evidence})"
-    return f"{kill.property} ({kill.evidence}, {kill.cost:,} {_UNITS[kill.evidence]})"
+    return f"{kill.property} ({kill.evidence}, {kill.cost:,} {UNITS[kill.evidence]})"
 
 
 def _by_property(table: "KillTable") -> Table:

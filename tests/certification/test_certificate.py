@@ -125,7 +125,7 @@ def test_evidence_changed_by_hand_is_noticed(tmp_path: Path) -> None:
         ("{", "cannot read a certificate"),
         ("[1]", "holds no certificate, but a list"),
         ("{}", "no certificate of schema version 4: verdict: Field required"),
-        ('{"schema_version": 1}', "schema_version: Input should be 4"),
+        ('{"schema_version": 1}', "schema_version: Input should be 5"),
     ],
 )
 def test_what_is_no_certificate_is_refused(tmp_path: Path, text: str | None, message: str) -> None:

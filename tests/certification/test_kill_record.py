@@ -54,9 +54,9 @@ def test_mutants_come_with_what_catches_them(monkeypatch: pytest.MonkeyPatch) ->
     record = kill_record()
     assert record is not None
     assert record.mutants == {
-        "always-accept": ("joint.round", "support.nothing_outside"),
-        "prints": (),
-        "survivor": (),
+        "always-accept": {"joint.round": ("exact", 30), "support.nothing_outside": ("exact", 30)},
+        "prints": {},
+        "survivor": {},
     }
     assert (record.lookalikes, record.wrong, record.seed) == (("race",), ("survivor",), 3)
 

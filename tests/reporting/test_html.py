@@ -140,14 +140,19 @@ def test_a_case_with_nothing_to_draw_has_no_figure() -> None:
 def test_the_kill_table_and_expected_failures_are_shown_when_there_are_any() -> None:
     assert "specverify selftest" in page("preserved", kill_table=None).words
     table = KillTableRecord(
-        mutants={"always-accept": ("joint.round",), "prints": ()}, lookalikes=("race",), seed=3
+        mutants={
+            "always-accept": {"joint.round": ("exact", 1200), "greedy.rule": ("structural", 0)},
+            "prints": {},
+        },
+        lookalikes=("race",),
+        seed=3,
     )
     entry = ExpectationRecord(
         property="joint.round", reason="issue 7", state="passes", case="exact/*"
     )
     shown = page("preserved", kill_table=table, expectations=(entry,), strict=True).words
     assert "tried on 2 wrong implementations and 1 right ones" in shown
-    assert "always-acceptjoint.round" in shown
+    assert "always-acceptjoint.round (exact, 1,200 runs), greedy.rule (structural)" in shown
     assert "printsshows as an error or a finding" in shown
     assert "joint.round: passes; remove the entry (issue 7)" in shown
     assert "Strict: findings count as violations." in shown

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from specverify.certification.exact_calls import MAXIMUM_RUNS, SteeredCalls, check_tokens
 from specverify.certification.exact_evidence import Comparison, tolerance_of
 from specverify.certification.exact_outcome import distance_outcome, unless_crashed
-from specverify.certification.probes.sampled import sampled_outcome
+from specverify.certification.probes.sampled import sampled_outcome, wrong_ends
 from specverify.certification.probes.trial import Trial
 from specverify.certification.probes.world import World
 from specverify.certification.registry import Outcome
@@ -151,11 +151,13 @@ class DecoderTrial(Trial):
         ]
         tokens = joined(outputs).tokens.numpy()
         prompts = np.concatenate([np.arange(len(o.tokens)) % len(world.prompts) for o in outputs])
-        counts, laws = [], []
+        counts, laws, violations = [], [], ()
         for prompt in range(len(world.prompts)):
             tree = world.tree(prompt)
             law = tree.leaf_probabilities()
-            cells = tree.locate(tokens[prompts == prompt])
+            runs = tokens[prompts == prompt]
+            cells = tree.locate(runs)
+            violations = violations or wrong_ends(runs, cells, what)
             # What the target excludes gets a cell of its own, the last.
             cells[cells < 0] = len(law)
             counts.append(np.bincount(cells, minlength=len(law) + 1))
@@ -166,4 +168,5 @@ class DecoderTrial(Trial):
             what,
             tokens=world.settings.max_new_tokens,
             coin_dtype=self.subject.capabilities.coin_dtype,
+            violations=violations,
         )

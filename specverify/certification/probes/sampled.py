@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from specverify.certification.registry import Outcome
 from specverify.certification.worst_cells import Strata, compare
+from specverify.exact.prefix_tree import ENDED_EARLY, ENDED_LATE
 from specverify.statistics.cells import impossible_hits, log_cells
 
 
@@ -18,6 +19,7 @@ def sampled_outcome(
     *,
     tokens: int,
     coin_dtype: str,
+    violations: tuple[str, ...] = (),
 ) -> Outcome:
     """Hold counts against their laws, one pair a stratum.
 
@@ -30,6 +32,7 @@ def sampled_outcome(
         what: the input in words.
         tokens: of a sample, at most.
         coin_dtype: of the subject's uniforms.
+        violations: what is wrong whatever the counts are, see `wrong_ends`.
     """
     impossible = impossible_hits(counts, laws)
     n = sum(int(c.sum()) for c in counts)
@@ -41,4 +44,22 @@ def sampled_outcome(
         )
     strata = Strata(list(counts), list(laws), lambda stratum, cell: f"outcome {cell} of {stratum}")
     log_e = log_cells(counts, laws, n * tokens, dtype=coin_dtype)
-    return replace(compare(strata, log_e), findings=findings)
+    return replace(compare(strata, log_e), findings=findings, violations=violations)
+
+
+def wrong_ends(tokens: NDArray[np.int64], cells: NDArray[np.int64], what: str) -> tuple[str, ...]:
+    """Runs that end in the wrong place, in words; no coin explains one of them.
+
+    Args:
+        tokens: of the runs, [N, L], padded right with -1.
+        cells: [N], as `PrefixTree.locate` finds them.
+        what: the input in words.
+    """
+    wrong = np.flatnonzero(np.isin(cells, (ENDED_EARLY, ENDED_LATE)))
+    if not len(wrong):
+        return ()
+    example = tokens[wrong[0]]
+    return (
+        f"{what}: {len(wrong):,} of {len(cells):,} runs end in the wrong place, e.g. "
+        f"{example[example >= 0].tolist()}",
+    )

@@ -14,6 +14,7 @@ _COUNTS = "counts of cases"
 _BOUNDS = "bounds against their limits and shares"
 _LOOKS = "looks against the case they end in"
 _FIRST_TOKEN = "total variation of the first token"
+_IMPOSSIBLE = "runs with an impossible token"
 _HALF_SPACE = "mass moved to"
 _BOUND_OF = {"joint.first_token": _FIRST_TOKEN, "joint.every_token": _HALF_SPACE}
 """How the names of the bounds begin that a property asks for."""
@@ -120,8 +121,9 @@ def _accepted(case: CaseRecord, ledger: Ledger) -> None:
 def _bound(case: CaseRecord, bound: BoundRecord, alpha: float, ledger: Ledger) -> None:
     halves = bound.name.startswith(_HALF_SPACE)
     ledger.same(_BOUNDS, "alpha", bound.alpha, alpha / len(RATIOS) if halves else alpha)
-    total = case.runs if bound.name == _FIRST_TOKEN else case.tokens
-    least = total if bound.name == _FIRST_TOKEN or ends_well(case) else 0
+    of_runs = bound.name in (_FIRST_TOKEN, _IMPOSSIBLE)
+    total = case.runs if of_runs else case.tokens
+    least = total if of_runs or ends_well(case) else 0
     ledger.within(_BOUNDS, "n", bound.n, least, total)
     least = 0.0
     if bound.name == _FIRST_TOKEN and bound.n:

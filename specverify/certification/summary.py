@@ -25,16 +25,25 @@ def reason_of(cases: Sequence[CaseRecord], verdict: Verdict, *, interrupted: boo
     """The reasons of the cases that gave the verdict, each with its case."""
     if verdict == "preserved":
         return _preserved(cases)
-    found = [case for case in cases if case.verdict == verdict]
+    every = [case for case in cases if case.verdict == verdict]
+    found = [case for case in every if not _follows(case)] or every
     reasons = [f"{case.id}: {case.reason}" for case in found if not case.small]
     computed: dict[str, list[str]] = {}
     for case in found:
         if case.small:
             computed.setdefault(case.reason, []).append(case.id)
     reasons += [f"{listed(ids)}: {reason}" for reason, ids in computed.items()]
+    if more := len(every) - len(found):
+        reasons.append(f"what builds on it, in {more} more case{'s' * (more != 1)}")
     if interrupted and not reasons:
         return f"interrupted after {len(cases)} finished cases"
     return "; ".join(reasons)
+
+
+def _follows(case: CaseRecord) -> bool:
+    """Whether all that is violated in a case is blocked by something else."""
+    decisions = {test.decision for test in case.tests}
+    return case.verdict == "violated" and "blocked" in decisions and "violated" not in decisions
 
 
 def _preserved(cases: Sequence[CaseRecord]) -> str:

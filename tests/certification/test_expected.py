@@ -279,7 +279,7 @@ class TestStrict:
 class TestSampling:
     def test_a_case_does_not_end_at_what_is_expected(self) -> None:
         known = Known.of([entry("joint.every_token")], properties_of("rule"))
-        asked = ["joint.every_token", "randomness.independence", "joint.first_token"]
+        asked = ["joint.every_token", "randomness.independence", "stopping.run_length"]
         assert known.excused(asked, "plain") == {"joint.every_token", "randomness.independence"}
         elsewhere = Known.of([entry("joint.first_token", case="exact/*")], properties_of("rule"))
         assert elsewhere.excused(asked, "plain") == frozenset()

@@ -30,7 +30,7 @@ def violated(certificate) -> set[str]:
         record.property
         for case in certificate.cases
         for record in case.tests
-        if record.decision == "violated"
+        if record.decision in ("violated", "blocked")
     }
 
 

@@ -28,6 +28,7 @@ from specverify.certification.generated.rows import (
     simple_rows,
 )
 from specverify.certification.generated.transformed import histories, transform_parameters
+from specverify.certification.generated.trees import TREE_SHAPES, DraftTree, trees
 from specverify.certification.generated.worlds import (
     WorldTables,
     padded_prompts,
@@ -40,7 +41,9 @@ from specverify.certification.generated.worlds import (
 __all__ = [
     "KINDS",
     "PAIR_KINDS",
+    "TREE_SHAPES",
     "DraftBlocks",
+    "DraftTree",
     "RoundTables",
     "WorldTables",
     "distributions",
@@ -59,6 +62,7 @@ __all__ = [
     "simple_rows",
     "table_pairs",
     "transform_parameters",
+    "trees",
     "world_tables",
     "worlds",
 ]

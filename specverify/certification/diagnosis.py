@@ -5,6 +5,8 @@ mutant, by the Kullback-Leibler divergence of the subject's from the mutant's, s
 inputs and divided by its divergence from the target. That fit is 0 for the same mistake, and 1 for
 one that explains nothing. Weights fall exponentially with it, and an unknown mistake has the weight
 of one that leaves a tenth unexplained. So what fits worse than that is called unknown.
+
+Where nothing can be computed, the bets on sampled tokens say what they can: see `diagnosis_bets`.
 """
 
 import math
@@ -12,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from specverify.certification.certificate import CaseRecord, DiagnosisRecord, SuspectRecord
 from specverify.certification.counterexamples.attach import roots
+from specverify.certification.diagnosis_bets import UNKNOWN, by_bets
 from specverify.certification.signatures import (
     Input,
     Known,
@@ -24,7 +27,6 @@ from specverify.certification.verdict import EXACT
 from specverify.exact.joint import Joint, total_variation
 from specverify.subjects.protocols import Subject
 
-UNKNOWN = "unknown"
 SHOWN = 3
 """Suspects that are recorded."""
 
@@ -62,7 +64,7 @@ def with_diagnosis(cases: Sequence[CaseRecord], subject: Subject) -> list[CaseRe
     found = diagnose(subject) if steered else None
     index = first[0]
     if found is None:
-        index, found = _by_bets(cases)
+        index, found = by_bets(cases)
     if found is None:
         return list(cases)
     return [
@@ -177,11 +179,12 @@ def _weighed(fits: Sequence[tuple[float, Known]]) -> DiagnosisRecord:
         if weight > unknown
     )
     named = best.get(kind)
+    # The summary of a mutant says the change and, for decoders, what it does to the output.
     return DiagnosisRecord(
         kind=kind,
         confidence=round(kinds[kind] / total, 6),
         mutant="" if named is None else named.id,
-        description="" if named is None else named.description,
+        description="" if named is None else named.subject.summary or named.description,
         basis="exact",
         suspects=suspects,
     )
@@ -190,42 +193,3 @@ def _weighed(fits: Sequence[tuple[float, Known]]) -> DiagnosisRecord:
 def _weight(fit: float) -> float:
     """Of a mutant; distributions are exact, so what only comes close is another mistake."""
     return (1.0 if fit < _EXACT else _CLOSE) * math.exp(-_STEEPNESS * fit)
-
-
-_KINDS_OF_BETS = {
-    "residual = ": "residual",
-    "ratio with raw q": "proposal",
-    "draft from raw q": "proposal",
-    "draft and ratio with raw q": "proposal",
-    "leak to raw p": "transforms",
-    "temperature": "transforms",
-    "leak to q, 1": "ratio",
-}
-"""What the name of a bet begins with, and the kind of mistake that it bets on."""
-
-
-def _by_bets(cases: Sequence[CaseRecord]) -> tuple[int, DiagnosisRecord | None]:
-    """From the bets that gained most on sampled tokens, in the case where they gained most."""
-    found = [
-        (max(test.components.values()), index, test.components)
-        for index, case in enumerate(cases)
-        for test in case.tests
-        if test.decision == "violated" and test.components
-    ]
-    if not found:
-        return 0, None
-    _, index, components = max(found, key=lambda entry: entry[0])
-    most = max(components.values())
-    kinds: dict[str, float] = {}
-    for name, gained in components.items():
-        kind = next((k for start, k in _KINDS_OF_BETS.items() if name.startswith(start)), UNKNOWN)
-        kinds[kind] = kinds.get(kind, 0.0) + math.exp(gained - most)
-    kind = max(kinds, key=lambda name: (kinds[name], name))
-    confidence = round(kinds[kind] / math.fsum(kinds.values()), 6)
-    name = max(components, key=components.__getitem__)
-    return index, DiagnosisRecord(
-        kind=kind,
-        confidence=confidence,
-        description=f"the bet that gained most: {name}",
-        basis="bets",
-    )

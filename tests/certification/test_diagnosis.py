@@ -54,6 +54,15 @@ def test_a_known_mistake_is_named(id: str) -> None:
     assert found.suspects[0].mutant == id
 
 
+def test_what_a_known_mistake_does_is_said_too() -> None:
+    mutant = MUTANTS["residual-not-subtracted"]
+    observed = {input: signature(mutant, input) for input in inputs("decoder")}
+    found = compared("decoder", observed)
+    assert found is not None
+    assert found.mutant == mutant.id
+    assert found.description == f"{mutant.description}; {mutant.effect}"
+
+
 def test_a_mistake_nobody_made_before_is_unknown() -> None:
     found = diagnose(Subject("shifted", "rule", shifted, Capabilities()))
     assert found is not None

@@ -15,6 +15,7 @@ from specverify.certification.registry import (
     register,
     takes_tiny_models,
 )
+from specverify.certification.seen_from import HALF, threshold_of
 from specverify.certification.worst_cells import Strata, compare
 from specverify.decoding.output import DecoderOutput
 from specverify.decoding.scoring import TeacherForced
@@ -95,7 +96,14 @@ def every_round(trial: DecoderTrial, alpha: float) -> Outcome:
     dtype = trial.subject.capabilities.coin_dtype
     tokens = sum(int(counts.sum()) for counts in strata.counts)
     log_e = log_cells(strata.counts, strata.laws, tokens, dtype=dtype)
-    return compare(strata, log_e, boundaries=True)
+    threshold = threshold_of(alpha)
+    return compare(
+        strata,
+        log_e,
+        boundaries=True,
+        what="what becomes of a draft token",
+        log_threshold=None if threshold is None else threshold + HALF,
+    )
 
 
 def _unreported(output: DecoderOutput) -> str | None:

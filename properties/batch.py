@@ -127,7 +127,9 @@ def row_law(trial: DecoderTrial, alpha: float) -> Outcome:
     law = np.array(LAW)
     classes = [counts[:1].sum(0), counts[1:-1].sum(0), counts[-1:].sum(0)]
     by_row = {f"row {row}": ([own], [law]) for row, own in enumerate(counts)}
-    return mixed_outcome({"first, others, last": (classes, [law] * 3), **by_row}, int(counts.sum()))
+    return mixed_outcome(
+        {"first, others, last": (classes, [law] * 3), **by_row}, int(counts.sum()), trial.share
+    )
 
 
 @register(
@@ -166,7 +168,7 @@ def independent_rows(trial: DecoderTrial, alpha: float) -> Outcome:
             cells, product = tuples_apart(ranks, law, apart, count)
             known = counts[name][0][0] if name in counts else np.zeros_like(cells)
             counts[name] = ([known + cells], [product])
-    return mixed_outcome(counts, _CALLS * size * _RUN)
+    return mixed_outcome(counts, _CALLS * size * _RUN, trial.share)
 
 
 @register(
@@ -224,6 +226,7 @@ def _sampled_pairs(trial: DecoderTrial, world: World, what: str) -> Outcome:
         what,
         tokens=2 * world.settings.max_new_tokens,
         coin_dtype=trial.subject.capabilities.coin_dtype,
+        share=trial.share,
         violations=violations,
     )
 

@@ -71,7 +71,9 @@ def rows_of_rule(trial: RuleTrial, alpha: float) -> Outcome:
     counts = [np.bincount(row, minlength=len(law)) for row in cells.T]
     classes = [counts[0], np.bincount(cells[:, 1:-1].reshape(-1), minlength=len(law)), counts[-1]]
     by_row = {f"row {row}": ([own], [law]) for row, own in enumerate(counts)}
-    return mixed_outcome({"first, others, last": (classes, [law] * 3), **by_row}, cells.size)
+    return mixed_outcome(
+        {"first, others, last": (classes, [law] * 3), **by_row}, cells.size, trial.share
+    )
 
 
 @register(
@@ -105,7 +107,7 @@ def independent_rows_of_rule(trial: RuleTrial, alpha: float) -> Outcome:
             cells, product = tuples_apart(tokens[:, :1].numpy(), law, apart, size)
             known = counts[name][0][0] if name in counts else np.zeros_like(cells)
             counts[name] = ([known + cells], [product])
-    return mixed_outcome(counts, _CALLS * _ROWS)
+    return mixed_outcome(counts, _CALLS * _ROWS, trial.share)
 
 
 def _forced(trial: RuleTrial, rows: int) -> str | None:

@@ -44,6 +44,7 @@ def given_full_acceptance(evidence: DecoderEvidence, alpha: float) -> Outcome:
         boundaries=evidence.subject.kind == "decoder",
         what="bonus tokens",
         log_threshold=evidence.log_threshold,
+        learned=evidence.shards,
     )
 
 

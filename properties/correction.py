@@ -63,6 +63,7 @@ def given_rejection(evidence: DecoderEvidence, alpha: float) -> Outcome:
         boundaries=evidence.subject.kind == "decoder",
         what="corrections",
         log_threshold=evidence.log_threshold,
+        learned=evidence.shards,
     )
 
 

@@ -9,6 +9,7 @@ from specverify.certification.decoder_case import DecoderCase
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.directions import detectable_leak, directional_bounds
 from specverify.certification.registry import Bound, Outcome, register
+from specverify.certification.seen_from import HALF
 from specverify.certification.worst_cells import compare
 from specverify.sampling.token_scores import TokenScores
 from specverify.statistics.bounds import samples_needed
@@ -90,14 +91,16 @@ def own_distributions(evidence: DecoderEvidence, alpha: float) -> Outcome:
     scores = evidence.tally.recorded
     if scores is None:
         return Outcome(not_applicable="the subject records no target_probs of its own")
-    outcome = _bets(scores, math.log1p(max(SMALLEST_ETA, evidence.tally.rounding)))
+    slack = math.log1p(max(SMALLEST_ETA, evidence.tally.rounding))
+    outcome = _bets(scores, slack)
     test, hits = outcome.tests[0], int(scores.hits[0])
     dtype = evidence.subject.capabilities.coin_dtype
     excluded = support_e_value(hits, test.n, dtype=dtype).statistic
-    log_e = float(np.logaddexp(test.statistic, excluded)) - math.log(2)
+    log_e = float(np.logaddexp(test.statistic, excluded)) - HALF
     mixed = TestResult.of_e_process(log_e, test.n, cells=test.cells, strata=test.strata)
-    parts = {name: value - math.log(2) for name, value in outcome.details["components"].items()}
-    return replace(outcome, tests=(mixed,), details={"components": parts})
+    leak = detectable_leak(scores, evidence.log_threshold + HALF, slack) if evidence.full else None
+    parts = {name: value - HALF for name, value in outcome.details["components"].items()}
+    return replace(outcome, tests=(mixed,), details={"components": parts}, detectable=leak)
 
 
 @register(
@@ -208,6 +211,9 @@ def each_position(evidence: DecoderEvidence, alpha: float) -> Outcome:
         evidence.log_positions,
         slack=evidence.case.slack,
         full=evidence.full,
+        what="a token, given its position and the one before",
+        log_threshold=evidence.log_threshold,
+        learned=evidence.shards,
     )
 
 

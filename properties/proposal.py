@@ -10,6 +10,7 @@ from specverify.certification.probes.decoder_trial import DecoderTrial
 from specverify.certification.probes.sampled_runs import reported_runs
 from specverify.certification.probes.world import World, small_tables
 from specverify.certification.registry import Outcome, register, takes_tiny_models
+from specverify.certification.seen_from import HALF, threshold_of
 from specverify.certification.worst_cells import Strata, compare
 from specverify.decoding.output import DecoderOutput
 from specverify.settings import SamplingSettings
@@ -86,7 +87,13 @@ def reported_q(trial: DecoderTrial, alpha: float) -> Outcome:
         return Outcome(violations=(wrong,))
     strata, hits = _strata(drafts), int((drafts.own == 0).sum())
     dtype, n = trial.subject.capabilities.coin_dtype, len(drafts.tokens)
-    outcome = compare(strata, log_cells(strata.counts, strata.laws, n, dtype=dtype, hits=hits))
+    threshold = threshold_of(alpha)
+    outcome = compare(
+        strata,
+        log_cells(strata.counts, strata.laws, n, dtype=dtype, hits=hits),
+        what="the draft tokens",
+        log_threshold=None if threshold is None else threshold + HALF,
+    )
     return replace(outcome, findings=(_impossible(drafts),)) if hits else outcome
 
 

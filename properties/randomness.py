@@ -3,6 +3,7 @@
 from specverify.certification.decoder_evidence import DecoderEvidence
 from specverify.certification.exact_evidence import ExactEvidence
 from specverify.certification.registry import Outcome, register, takes_tiny_models
+from specverify.certification.seen_from import seen_bits
 from specverify.statistics.independence import log_independence
 from specverify.statistics.result import TestResult
 from specverify.subjects.protocols import GENERATING
@@ -35,7 +36,15 @@ def independence(evidence: DecoderEvidence, alpha: float) -> Outcome:
     log_e, components = log_independence(scores.bits, slack=evidence.case.slack)
     largest = dict(sorted(components.items(), key=lambda item: -item[1])[:SHOWN])
     test = TestResult.of_e_process(log_e, int(scores.n.sum()), cells=len(components))
-    return Outcome(tests=(test,), details={"components": largest})
+    return Outcome(
+        tests=(test,),
+        details={"components": largest},
+        detectable=(
+            seen_bits(scores.bits, evidence.log_threshold, evidence.case.slack)
+            if evidence.full
+            else None
+        ),
+    )
 
 
 @register(

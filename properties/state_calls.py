@@ -125,7 +125,7 @@ def many_calls(trial: DecoderTrial, alpha: float) -> Outcome:
     for apart in (1, 2, 3, 4, 5, 6, 8, 16, 40):
         cells, product = tuples_apart(ranks, law, apart)
         components[f"{apart} calls apart"] = ([cells], [product])
-    return mixed_outcome(components, int((ranks >= 0).sum()))
+    return mixed_outcome(components, int((ranks >= 0).sum()), trial.share)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Accumulator:
             tally=self.total,
             full=full,
             looks=self._looks,
+            shards=self.shards,
             log_threshold=self._log_threshold,
             log_positions=self._positions.log_e,
             log_corrections=self._corrections.log_e,

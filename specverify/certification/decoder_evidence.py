@@ -25,6 +25,8 @@ class DecoderEvidence:
     """Whether all numbers are wanted, or only those that decide."""
     looks: int = 1
     """Times at which a fixed-n bound may be looked at."""
+    shards: int = 0
+    """That were added."""
     log_threshold: float = 0.0
     """ln E at which a test rejects."""
     log_positions: float = 0.0

@@ -1,6 +1,5 @@
 """Counts against distributions: the tests every comparison reports, and where it hurts."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specverify.certification.registry import Detectable, Outcome
-from specverify.statistics.e_power import detectable_dirichlet
+from specverify.certification.seen_from import seen_tilt, seen_tv
 from specverify.statistics.goodness import chi_squared, g_test
 from specverify.statistics.result import TestResult
 from specverify.statistics.small_samples import small_sample_p
-from specverify.statistics.triples import FILLED
 
 SHOWN = 5
 
@@ -41,7 +39,8 @@ def compare(
     full: bool = True,
     boundaries: bool = False,
     what: str = "",
-    log_threshold: float = 0.0,
+    log_threshold: float | None = None,
+    learned: int | None = None,
 ) -> Outcome:
     """An e-process that decides, with chi-squared and G of the same counts beside it.
 
@@ -51,9 +50,9 @@ def compare(
         slack: what a bet has to gain an observation before it counts, see `DecoderCase.slack`.
         full: whether anything but the decision is wanted.
         boundaries: see `Outcome`.
-        what: whose total variation a Dirichlet e-process would have seen, in words; empty for
-            another e-process.
-        log_threshold: ln E at which it rejects.
+        what: whose total variation would have been seen, in words.
+        log_threshold: ln E at which it rejects; None where that is not known.
+        learned: shards that a `TiltProcess` has learned from; None for a Dirichlet e-process.
     """
     if not strata.counts:
         return Outcome(not_applicable="no run shows such a token")
@@ -67,19 +66,17 @@ def compare(
         outcome,
         reported=_reported(strata),
         details={"worst": worst_cells(strata)},
-        detectable=_detectable(test, slack, what, log_threshold) if what else None,
+        detectable=_seen(test, slack, what, log_threshold, learned),
     )
 
 
-def _detectable(
-    test: TestResult, slack: float, what: str, log_threshold: float
+def _seen(
+    test: TestResult, slack: float, what: str, log_threshold: float | None, learned: int | None
 ) -> Detectable | None:
-    """By chi2 >= 4 TV^2, over all cells, where they are filled."""
-    cells = test.cells - test.strata + 1
-    if cells < 2 or test.n < FILLED * cells:
-        return None
-    divergence = detectable_dirichlet(test.n, cells, log_threshold + slack * test.n)
-    return Detectable(min(1.0, math.sqrt(divergence) / 2), f"total variation of {what}")
+    threshold = None if log_threshold is None else log_threshold + slack * test.n
+    if learned is None:
+        return seen_tv(test.n, test.cells, test.strata, threshold, what)
+    return seen_tilt(test.n, test.cells, test.strata, threshold, what, learned)
 
 
 def _reported(strata: Strata) -> tuple[TestResult, ...]:

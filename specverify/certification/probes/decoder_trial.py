@@ -168,5 +168,6 @@ class DecoderTrial(Trial):
             what,
             tokens=world.settings.max_new_tokens,
             coin_dtype=self.subject.capabilities.coin_dtype,
+            share=self.share,
             violations=violations,
         )

@@ -99,6 +99,7 @@ class GivenBlocks:
                 f"rounds of given draft blocks, {self.round.num_draft_tokens} tokens each",
                 tokens=self.round.num_draft_tokens + 1,
                 coin_dtype=self.trial.subject.capabilities.coin_dtype,
+                share=self.trial.share,
             )
         compared = _compared(strata, sum(self.computed.crashes.values()))
         tolerance = self.trial.tolerance(self.round)

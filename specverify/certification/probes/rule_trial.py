@@ -112,6 +112,7 @@ class RuleTrial(Trial):
             what,
             tokens=round.num_draft_tokens + 1,
             coin_dtype=self.subject.capabilities.coin_dtype,
+            share=self.share,
         )
 
 

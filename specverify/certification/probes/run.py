@@ -53,6 +53,7 @@ def run_probe(
     """
     begin = time.perf_counter()
     trial = new_trial(subject, probe, seed, time_limit)
+    trial.share = budget.share
     try:
         outcome: Outcome = probe.asked.check(trial, budget.share)
     except CannotSteer as refusal:

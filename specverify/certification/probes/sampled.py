@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specverify.certification.registry import Outcome
+from specverify.certification.seen_from import HALF, threshold_of
 from specverify.certification.worst_cells import Strata, compare
 from specverify.exact.prefix_tree import ENDED_EARLY, ENDED_LATE
 from specverify.statistics.cells import impossible_hits, log_cells
@@ -19,6 +20,7 @@ def sampled_outcome(
     *,
     tokens: int,
     coin_dtype: str,
+    share: float = 0.0,
     violations: tuple[str, ...] = (),
 ) -> Outcome:
     """Hold counts against their laws, one pair a stratum.
@@ -32,6 +34,7 @@ def sampled_outcome(
         what: the input in words.
         tokens: of a sample, at most.
         coin_dtype: of the subject's uniforms.
+        share: of the budget, see `Trial.share`.
         violations: what is wrong whatever the counts are, see `wrong_ends`.
     """
     impossible = impossible_hits(counts, laws)
@@ -44,7 +47,14 @@ def sampled_outcome(
         )
     strata = Strata(list(counts), list(laws), lambda stratum, cell: f"outcome {cell} of {stratum}")
     log_e = log_cells(counts, laws, n * tokens, dtype=coin_dtype)
-    return replace(compare(strata, log_e), findings=findings, violations=violations)
+    threshold = threshold_of(share)
+    outcome = compare(
+        strata,
+        log_e,
+        what="what is emitted",
+        log_threshold=None if threshold is None else threshold + HALF,
+    )
+    return replace(outcome, findings=findings, violations=violations)
 
 
 def wrong_ends(tokens: NDArray[np.int64], cells: NDArray[np.int64], what: str) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from specverify.certification.registry import Outcome
+from specverify.certification.registry import Detectable, Outcome
+from specverify.certification.seen_from import seen_tv, threshold_of
 from specverify.statistics.dirichlet import log_dirichlet
 from specverify.statistics.result import TestResult
 
@@ -54,16 +55,40 @@ def comparisons(rows: int) -> Iterator[tuple[str, int, int]]:
 
 
 def mixed_outcome(
-    components: Mapping[str, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]], n: int
+    components: Mapping[str, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]],
+    n: int,
+    share: float,
 ) -> Outcome:
     """One e-process for several ways of looking at the same ranks: the mean of theirs.
 
     Args:
         components: counts and laws, a pair for each stratum, by name.
         n: ranks looked at.
+        share: of the budget, see `Trial.share`.
     """
     log_e = {name: log_dirichlet(counts, laws) for name, (counts, laws) in components.items()}
     mean = float(np.logaddexp.reduce(list(log_e.values()))) - math.log(len(log_e))
     largest = dict(sorted(log_e.items(), key=lambda item: -item[1])[:SHOWN])
     test = TestResult.of_e_process(mean, n, cells=len(log_e))
-    return Outcome(tests=(test,), details={"components": largest})
+    return Outcome(
+        tests=(test,),
+        details={"components": largest},
+        detectable=_first_seen(components, threshold_of(share)),
+    )
+
+
+def _first_seen(
+    components: Mapping[str, tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]],
+    threshold: float | None,
+) -> Detectable | None:
+    """The smallest deviation that one way of looking would have shown by itself."""
+    if threshold is None:
+        return None
+    found = []
+    for name, (counts, laws) in components.items():
+        seen = int(sum(part.sum() for part in counts))
+        cells = int(sum(np.count_nonzero(law) for law in laws))
+        known = seen_tv(seen, cells, len(laws), threshold + math.log(len(components)), name)
+        if known is not None:
+            found.append(known)
+    return min(found, key=lambda known: known.value, default=None)

@@ -22,6 +22,8 @@ class Trial:
     seed: int = 0
     time_limit: float = DEFAULT_TIME_LIMIT
     """Seconds for a single call of the subject."""
+    share: float = 0.0
+    """Of the budget, each test's; 0 where none is known, and then no power is stated."""
     findings: dict[str, None] = field(default_factory=dict)
     """Remarks of the calls, each once."""
     failures: list[SubjectError] = field(default_factory=list)

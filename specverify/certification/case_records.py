@@ -224,18 +224,21 @@ class OutcomeRecord(Record):
 class CounterexampleRecord(Record):
     """The smallest input known on which a property fails, in plain numbers."""
 
-    kind: Literal["round", "world", "row", "case", "cell"]
-    """round: one call of a rule; world: one run of a decoder; row: one call of a transform: these
-    are searched for, and can be run again from `inputs`. case: the computed case itself; cell: the
+    kind: Literal["round", "world", "row", "transform", "case", "cell"]
+    """round: one call of a rule; world: one run of a decoder; transform: one row of logits that a
+    transform is handed; row: one call of a transform in a search by random inputs: these are
+    searched for, and can be run again from `inputs`. case: the computed case itself; cell: the
     worst cell of a sampled one."""
     property: str
     """That fails."""
     inputs: dict[str, JsonValue] = {}
     """What the subject is handed, see `counterexamples.stored`; empty for a case or a cell."""
     outcomes: tuple[OutcomeRecord, ...]
-    """Of a round all sequences of K+1 tokens, of a world all runs; else the worst ones."""
+    """Of a round all sequences of K+1 tokens, of a world all runs, of a transform's row all tokens;
+    else the worst ones."""
     total_variation: float | None = None
-    """Between the two distributions, where they are computed."""
+    """Between the two distributions, where they are computed; None where only the support of a
+    transform's row differs."""
     tolerance: float | None = None
     """Largest total variation of an implementation that is right."""
     text: str

@@ -106,6 +106,8 @@ def _outcomes(record: "CounterexampleRecord") -> Table:
     furthest = sorted(record.outcomes, key=lambda entry: -abs(entry.observed - entry.expected))
     for entry in sorted(furthest[:SHOWN], key=lambda entry: entry.tokens):
         off = abs(entry.observed - entry.expected) > (record.tolerance or 0.0)
+        # A transform's masks are looked at one by one: any mass outside the support is too much.
+        off |= record.kind == "transform" and entry.observed > 0 == entry.expected
         table.add_row(
             Text(entry.what),
             style.format(entry.expected),

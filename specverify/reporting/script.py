@@ -1,13 +1,22 @@
-"""A stand-alone Python script that shows a counterexample: torch and the subject, and for a decoder
-the small models it decodes, which are specverify's."""
+"""A stand-alone Python script that shows a counterexample.
+
+It needs torch and the subject; for a decoder of transformers models also specverify, which makes
+small ones.
+"""
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from specverify.certification.certificate import CaseRecord, Certificate, CounterexampleRecord
-from specverify.reporting.script_texts import DECODER, RULE
+from specverify.certification.counterexamples.stored import stored_transform
+from specverify.reporting.script_decoders import DECODER, STAND_ALONE, WITH_SPECVERIFY
+from specverify.reporting.script_texts import RULE, TRANSFORM
+from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Capabilities, Subject
 from specverify.subjects.registry import GROUP
 
@@ -47,9 +56,16 @@ def script(record: CounterexampleRecord, subject: Subject, path: str) -> str | N
     """
     declared = subject.capabilities
     if record.kind == "round" and declared.coins is None:
-        return RULE.format(**_common(record, path), **_rule_call(declared))
+        parts = _rule_call(declared)
+        return RULE.format(**_common(record, path, record.inputs), **_sampled(record), **parts)
     if record.kind == "world":
-        return DECODER.format(**_common(record, path), models=_models(declared))
+        inputs: dict[str, object] = {**record.inputs}
+        parts = WITH_SPECVERIFY
+        if "language_model" in declared.models:
+            inputs["settings"], parts = _all_settings(record), STAND_ALONE
+        return DECODER.format(**_common(record, path, inputs), **_sampled(record), **parts)
+    if record.kind == "transform":
+        return TRANSFORM.format(**_transform_call(record, path))
     return None
 
 
@@ -76,22 +92,26 @@ def write_scripts(
     return written
 
 
-def _common(record: CounterexampleRecord, path: str) -> dict[str, str]:
-    module, _, name = path.partition(":")
-    inputs = ",\n".join(
-        f"    {json.dumps(key)}: {_literal(value)}" for key, value in record.inputs.items()
+def _common(
+    record: CounterexampleRecord, path: str, inputs: Mapping[str, object]
+) -> dict[str, str]:
+    module, _, attribute = path.partition(":")
+    entries = ",\n".join(
+        f"    {json.dumps(key)}: {_literal(value)}" for key, value in inputs.items()
     )
     return {
         "property": record.property,
         "text": _wrapped(record.text),
         "module": module,
-        "name": name,
-        "inputs": "{\n" + inputs + ",\n}",
-        "expected": "{\n"
-        + "".join(f"    {entry.tokens}: {entry.expected!r},\n" for entry in record.outcomes)
-        + "}",
-        "samples": f"{_samples(record):_}",
+        "name": attribute,
+        "inputs": "{\n" + entries + ",\n}",
     }
+
+
+def _sampled(record: CounterexampleRecord) -> dict[str, str]:
+    """What counts are held against."""
+    masses = "".join(f"    {entry.tokens}: {entry.expected!r},\n" for entry in record.outcomes)
+    return {"expected": "{\n" + masses + "}", "samples": f"{_samples(record):_}"}
 
 
 def _samples(record: CounterexampleRecord) -> int:
@@ -102,7 +122,16 @@ def _samples(record: CounterexampleRecord) -> int:
 
 
 def _literal(value: object) -> str:
-    """JSON as Python."""
+    """Plain values as Python; infinite numbers have no literal."""
+    if isinstance(value, float) and math.isinf(value):
+        return f"float({str(value)!r})"
+    if isinstance(value, Mapping):
+        entries = (f"{_literal(key)}: {_literal(entry)}" for key, entry in value.items())
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(value, tuple):
+        return f"({''.join(f'{_literal(entry)}, ' for entry in value).rstrip()})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
     return repr(value)
 
 
@@ -121,7 +150,20 @@ def _rule_call(declared: Capabilities) -> dict[str, str]:
     return {"generator": generator, "step": "1 << 16" if declared.batch else "1"}
 
 
-def _models(declared: Capabilities) -> str:
-    if "language_model" in declared.models:
-        return "table"
-    return "GlassBoxModel.from_table"
+def _transform_call(record: CounterexampleRecord, path: str) -> dict[str, object]:
+    """A row with the parameters as a factory takes them, ids as numbers where they are keys."""
+    inputs = {
+        "parameters": stored_transform(record).case.parameters,
+        **{name: record.inputs[name] for name in ("history", "logits", "dtype")},
+    }
+    return {
+        **_common(record, path, inputs),
+        "expected": repr([entry.expected for entry in record.outcomes]),
+        "tolerance": record.tolerance,
+    }
+
+
+def _all_settings(record: CounterexampleRecord) -> dict[str, object]:
+    """Every field, those that are neutral too, in the types that a subject is handed."""
+    given: Any = record.inputs["settings"]
+    return dict(SamplingSettings(**given))

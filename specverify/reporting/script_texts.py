@@ -1,4 +1,4 @@
-"""The scripts that `reporting.script` fills in."""
+"""The scripts that `reporting.script` fills in, for a rule and for a transform."""
 
 RULE = '''"""{property}: a counterexample, on one round of verification.
 
@@ -77,29 +77,25 @@ print(f"largest |z| {{worst:.1f}} over {{ROUNDS:,}} rounds:", "WRONG" if off els
 sys.exit(off)
 '''
 
-DECODER = '''"""{property}: a counterexample, on one run of a decoder.
+TRANSFORM = '''"""{property}: a counterexample, on one row of logits.
 
 {text}
 
-Lets the subject decode many times and counts. Exits with 1 if the counts are further from the
-target than chance explains. The table models come from specverify.
+Builds the transform with its parameters, hands it the row, and prints what it makes of it beside
+what its reference does. Needs torch and the subject. Exits with 1 if the two differ: by more than
+{tolerance:g} in total variation, or in a token that must be impossible and is not.
 """
 
 import importlib
-import math
 import sys
-from collections import Counter
 from pathlib import Path
 
 import torch
 
-from specverify import SamplingSettings
-from specverify.models.table import TableModel
-
 MODULE, NAME = {module!r}, {name!r}
-RUNS = {samples}
 INPUTS = {inputs}
 EXPECTED = {expected}
+TOLERANCE = {tolerance!r}
 
 sys.path[:0] = [str(Path.cwd()), str(Path(__file__).parent)]
 subject = importlib.import_module(MODULE)
@@ -107,44 +103,19 @@ for part in NAME.split("."):
     subject = getattr(subject, part)
 subject = getattr(subject, "call", subject)
 
-
-def model(rows):
-    """The model whose next token has these distributions, by the tokens before it."""
-    table = TableModel(torch.tensor(rows, dtype=torch.float64).log(), INPUTS["order"])
-    if {models!r} == "table":
-        return table
-    from specverify.models.glass_box import GlassBoxModel
-
-    return GlassBoxModel.from_table(table)
-
-
-target, draft = model(INPUTS["target"]), model(INPUTS["draft"])
-settings = SamplingSettings(**INPUTS["settings"])
-width = max(map(len, INPUTS["prompts"]))
-prompts = torch.tensor([[0] * (width - len(row)) + row for row in INPUTS["prompts"]])
-mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in INPUTS["prompts"]])
-generator = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
+transform = subject(**INPUTS["parameters"])
+history = torch.tensor([INPUTS["history"]], dtype=torch.long)
+row = [float(logit) for logit in INPUTS["logits"]]
+logits = torch.tensor([row], dtype=getattr(torch, INPUTS["dtype"]))
+observed = transform(history, logits).double().softmax(-1)[0].tolist()
 
-counts = Counter()
-for _ in range(RUNS):
-    arguments = (prompts.clone(), mask.clone(), settings, INPUTS["num_draft_tokens"], generator)
-    output = subject(target, draft, *arguments)
-    rows = getattr(output, "tokens", output).tolist()
-    # -1 stands between the rows of a batch, as in EXPECTED.
-    joined = []
-    for index, row in enumerate(rows):
-        joined += [-1] * (index > 0) + [token for token in row if token >= 0]
-    counts[tuple(joined)] += 1
-
-worst = 0.0
-print("tokens        observed  expected       z")
-for key in sorted(EXPECTED.keys() | counts.keys()):
-    mean = RUNS * EXPECTED.get(key, 0.0)
-    z = (counts[key] - mean) / math.sqrt(max(mean * (1 - mean / RUNS), 1.0))
-    worst = max(worst, abs(z))
-    print(f"{{' '.join(map(str, key)):<12}} {{counts[key]:>9,}} {{mean:>9,.0f}} {{z:>7.1f}}")
-off = worst > 6
-print(f"largest |z| {{worst:.1f}} over {{RUNS:,}} runs:", "WRONG" if off else "as it should be")
+print("token     observed    expected")
+for token, (seen, wanted) in enumerate(zip(observed, EXPECTED)):
+    print(f"{{token:<6}} {{seen:>11.6g}} {{wanted:>11.6g}}")
+distance = sum(abs(seen - wanted) for seen, wanted in zip(observed, EXPECTED)) / 2
+impossible = any(seen > 0 and wanted == 0 for seen, wanted in zip(observed, EXPECTED))
+off = len(observed) != len(EXPECTED) or not distance <= TOLERANCE or impossible
+print(f"total variation {{distance:.6g}}:", "WRONG" if off else "as it should be")
 sys.exit(off)
 '''

@@ -1,5 +1,6 @@
 """The failure text: what is read first when something is wrong."""
 
+from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
@@ -64,6 +65,26 @@ def test_everything_stands_there_in_order() -> None:
     places = [text.find(part) for part in wanted]
     assert -1 not in places, text
     assert places == sorted(places)
+
+
+def test_a_mask_that_leaks_is_marked_however_little_gets_through() -> None:
+    leaking = CounterexampleRecord(
+        kind="transform",
+        property="transforms.support",
+        inputs={"history": [0]},
+        outcomes=(
+            OutcomeRecord(what="0", tokens=(0,), observed=1.0, expected=1.0),
+            OutcomeRecord(what="1", tokens=(1,), observed=1e-13, expected=0.0),
+        ),
+        tolerance=1e-6,
+        text="Let temperature = 1/2. Then the reference gives token 1 probability 0.",
+    )
+    shown = StringIO()
+    console = Console(width=120, force_terminal=True, color_system="standard", file=shown)
+    print_failures([CASE.model_copy(update={"counterexample": leaking})], console)
+    (line,) = [line for line in shown.getvalue().splitlines() if "1e-13" in line]
+    assert "\x1b[1;31m" in line.partition("1e-13")[0]
+    assert "total variation" not in shown.getvalue()
 
 
 def test_a_search_that_was_cut_off_says_so() -> None:

@@ -10,13 +10,18 @@ from specverify.certification.certificate import (
 )
 from specverify.certification.counterexamples.decoders import smallest_world
 from specverify.certification.counterexamples.rules import smallest_round
+from specverify.certification.counterexamples.transforms import smallest_row
 from specverify.certification.counterexamples.words import number, tokens
+from specverify.certification.transform_case import PARAMETERS
 from specverify.certification.verdict import EXACT
 from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Subject
 
-SECONDS = {"rule": 20.0, "decoder": 60.0}
+SECONDS = {"rule": 20.0, "decoder": 60.0, "transform": 20.0}
 """For one search; most end after a few."""
+
+_OF_CALLS = {"transforms.arguments", "transforms.results"}
+"""What a call does to what it is handed, or to the result of another: no row of logits shows it."""
 
 Root = tuple[int, TestRecord]
 """Index of the first case that shows a violated property, and the test that does."""
@@ -43,7 +48,9 @@ def with_counterexamples(
         if index in found or _covered(goal, cases[index], searched):
             continue
         if goal is not None and goal not in searched:
-            searched[goal] = _search(subject, test.property, goal, seed, time_limit)
+            searched[goal] = _search(
+                subject, test.property, cases[index].id, goal, seed, time_limit
+            )
             record = searched[goal]
         else:
             record = None
@@ -122,8 +129,12 @@ def _goal(
     """What a search would be for, None if there is nothing to search for.
 
     It is the joint distribution: other contradictions, such as a changed argument, are as small as
-    they get. Under which settings a decoder is tried is a part of it.
+    they get. Under which settings a decoder is tried is a part of it. For a transform it is a row,
+    whichever property is violated, but for those of what one call does to another.
     """
+    if subject.kind == "transform":
+        searchable = subject.reference in PARAMETERS and test.property not in _OF_CALLS
+        return ("row",) if searchable else None
     distribution = test.test is not None or (
         test.exact is not None and test.exact.total_variation > test.exact.tolerance
     )
@@ -164,10 +175,17 @@ def _covered(
 
 
 def _search(
-    subject: Subject, property: str, goal: tuple[str, ...], seed: int, time_limit: float
+    subject: Subject,
+    property: str,
+    case_id: str,
+    goal: tuple[str, ...],
+    seed: int,
+    time_limit: float,
 ) -> CounterexampleRecord | None:
     seconds = SECONDS[subject.kind]
     if subject.kind == "rule":
         return smallest_round(subject, property, seed, time_limit, seconds)
+    if subject.kind == "transform":
+        return smallest_row(subject, property, seed, time_limit, seconds, case_id)
     settings = [SamplingSettings.model_validate_json(text) for text in goal]
     return smallest_world(subject, property, settings, seed, time_limit, seconds)

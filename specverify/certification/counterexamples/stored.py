@@ -6,11 +6,16 @@ from specverify.certification.certificate import CounterexampleRecord
 from specverify.certification.counterexamples.decoders import compute_world
 from specverify.certification.counterexamples.result import Result
 from specverify.certification.counterexamples.rules import compute_round
+from specverify.certification.counterexamples.transform_input import (
+    TransformInput,
+    compute_transform,
+    load_transform_input,
+)
 from specverify.certification.generated.rounds import RoundTables
 from specverify.certification.generated.worlds import WorldTables
 from specverify.certification.probes.decoder_trial import DecoderTrial
 from specverify.certification.probes.rule_trial import RuleTrial
-from specverify.errors import UsageError
+from specverify.errors import SettingsError, UsageError
 from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import Subject
 
@@ -53,6 +58,18 @@ def stored_world(record: CounterexampleRecord) -> WorldTables:
         raise _malformed(error) from None
 
 
+def stored_transform(record: CounterexampleRecord) -> TransformInput:
+    """The row of a counterexample of kind transform.
+
+    Raises:
+        UsageError: the numbers are missing or malformed.
+    """
+    try:
+        return load_transform_input(record.inputs)
+    except (KeyError, TypeError, ValueError, SettingsError) as error:
+        raise _malformed(error) from None
+
+
 def compute_stored(
     record: CounterexampleRecord, subject: Subject, seed: int, time_limit: float
 ) -> Result:
@@ -70,6 +87,8 @@ def compute_stored(
         return compute_world(
             DecoderTrial(subject, "counterexample", "", seed, time_limit), stored_world(record)
         )
+    if record.kind == "transform":
+        return compute_transform(subject, stored_transform(record), seed, time_limit)
     raise UsageError(
         f"a counterexample of kind {record.kind!r} is the case itself; replay that, without "
         "--counterexample"

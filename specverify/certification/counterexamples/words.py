@@ -1,5 +1,6 @@
 """Numbers and tokens for a reader: halves and quarters, not 0.5 and 0.25."""
 
+import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -11,6 +12,8 @@ _CLOSE = 1e-9
 
 def number(value: float) -> str:
     """A fraction where it is one of small denominator, else six digits."""
+    if math.isinf(value):
+        return str(value)
     near = Fraction(value).limit_denominator(_LARGEST_DENOMINATOR)
     if abs(float(near) - value) < _CLOSE and (near or not value):
         return str(near)

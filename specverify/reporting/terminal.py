@@ -24,7 +24,7 @@ from specverify.certification.verdict import NOT_ASKED, listed
 from specverify.reporting.bounds import print_bounds
 from specverify.reporting.exact_rows import exact_rows, exact_violations, sequences
 from specverify.reporting.expectations import print_expectations
-from specverify.reporting.failure import print_failures
+from specverify.reporting.failure import print_failures, replay_command
 from specverify.reporting.search_lines import print_searches
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ def print_violations(
     """
     for case in certificate.cases:
         if not case.small:
-            _print_violations(case, console)
+            _print_violations(case, console, path)
     for case, test, others in exact_violations([c for c in certificate.cases if c.small]):
-        _print_violation(case, [test], console)
+        _print_violation(case, [test], console, path)
         if others:
             more = f"and in {others} more exact case{'s' * (others != 1)}"
             console.print(Padding(Text(more, "dim"), (0, 2), expand=False))
@@ -273,13 +273,13 @@ def _print_not_applicable(certificate: "Certificate", console: Console) -> None:
         console.print(Text(f"{left} other {noun} not asked for", "dim"))
 
 
-def _print_violations(case: "CaseRecord", console: Console) -> None:
+def _print_violations(case: "CaseRecord", console: Console, path: "Path | None") -> None:
     violated: dict[str, list[TestRecord]] = {}
     for test in case.tests:
         if test.decision == "violated":
             violated.setdefault(test.property, []).append(test)
     for tests in violated.values():
-        _print_violation(case, tests, console)
+        _print_violation(case, tests, console, path)
 
 
 def _print_together(cases: "Sequence[CaseRecord]", console: Console) -> None:
@@ -300,7 +300,12 @@ def _print_together(cases: "Sequence[CaseRecord]", console: Console) -> None:
         console.print(Text(f"finding in {listed(ids)}: {finding}", "yellow"))
 
 
-def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console: Console) -> None:
+def _print_violation(
+    case: "CaseRecord",
+    tests: "Sequence[TestRecord]",
+    console: Console,
+    path: "Path | None",
+) -> None:
     """Explain one violated property from the tests that rejected it."""
     first = tests[0]
     console.print()
@@ -325,6 +330,9 @@ def _print_violation(case: "CaseRecord", tests: "Sequence[TestRecord]", console:
         console.print(Padding(_cells(first), (0, 2), expand=False))
     if first.exact is not None and first.exact.worst:
         console.print(Padding(sequences(first.exact), (0, 2), expand=False))
+    if case.counterexample is None:
+        again = Text.assemble(("Reproduce:  ", "bold"), replay_command(case, path))
+        console.print(Padding(again, (0, 2), expand=False))
 
 
 def _cells(test: "TestRecord") -> Table:

@@ -9,10 +9,13 @@ from specverify.certification.case_records import CaseRecord, NotApplicable
 from specverify.certification.certificate import Certificate
 from specverify.certification.configuration import chosen_settings
 from specverify.certification.expected import Known
+from specverify.certification.profiles import FUZZ
 from specverify.certification.registry import Property
 from specverify.certification.run import certify
 from specverify.certification.verdict import NOT_ASKED
+from specverify.errors import UsageError
 from specverify.models.pairs import Pair, load_pair
+from specverify.pyproject import TABLE
 from specverify.session import Found, Judged, current_session
 from specverify.subjects.protocols import Subject
 from specverify.subjects.registry import as_subject, load_subject
@@ -92,9 +95,21 @@ class CheckPlan:
 def request(
     subject: Subject | Callable[..., Any] | str, pair: Pair | str | None, given: Mapping[str, Any]
 ) -> tuple[Subject, Pair | str, dict[str, Any]]:
-    """Subject, pair and options of a check: those that are given, or else the session's."""
+    """Subject, pair and options of a check: those that are given, or else the session's.
+
+    Raises:
+        UsageError: the session's profile is fuzz.
+    """
     session, given = current_session(), dict(given)
     options = {} if session is None else dict(session.options)
+    if options.get("profile") == FUZZ and "profile" not in given:
+        # How far a search by time gets differs from run to run; and it is one for all properties,
+        # while items share a budget that is the same whichever of them run.
+        raise UsageError(
+            f"profile = {FUZZ!r} under [{TABLE}] starts a search, which `specverify certify` makes "
+            "and pytest does not; give pytest --specverify-profile quick (addopts may hold it), or "
+            "say profile= in the test"
+        )
     kind = given.pop("kind", None)
     if isinstance(subject, str):
         known = {} if session is None else session.kinds

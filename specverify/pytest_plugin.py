@@ -28,7 +28,19 @@ _MARKER = (
     "specverify(property, chapter): a conformance item; specverify sets it, for -m specverify or "
     "-m \"specverify(chapter='joint')\""
 )
-_CERTIFY = ("pair", "profile", "seed", "alpha", "tokens", "time_limit", "expected", "strict")
+_CERTIFY = (
+    "pair",
+    "profile",
+    "seed",
+    "alpha",
+    "tokens",
+    "num_draft_tokens",
+    "run_length",
+    "isolate",
+    "time_limit",
+    "expected",
+    "strict",
+)
 """Options that checks take."""
 
 _ADDOPTIONS: dict[str, dict[str, Any]] = {
@@ -44,6 +56,14 @@ _ADDOPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "metavar": "N", "help": "everything random derives from it"},
     "alpha": {"type": float, "metavar": "P", "help": "false-alarm budget of each subject"},
     "tokens": {"type": int, "metavar": "N", "help": "tokens to sample at most"},
+    "num-draft-tokens": {"type": int, "metavar": "K", "help": "draft tokens a round"},
+    "run-length": {"type": int, "metavar": "N", "help": "tokens a run has at most"},
+    "isolate": {
+        "action": "store_true",
+        "default": None,
+        "help": "run subjects in processes of their own, which they may end",
+    },
+    "time-limit": {"type": float, "metavar": "SECONDS", "help": "longest a single call may take"},
     "expected": {"metavar": "FILE", "help": "known failures, [[expected]] entries"},
     "strict": {"action": "store_true", "default": None, "help": "findings are violations"},
     "report": {"metavar": "DIR", "help": "write the certificates there, as JSON"},
@@ -69,6 +89,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     for name, options in _ADDOPTIONS.items():
         group.addoption(f"--specverify-{name}", **options)
+    for name in ("isolate", "strict"):
+        group.addoption(
+            f"--specverify-no-{name}",
+            action="store_false",
+            default=None,
+            dest=f"specverify_{name}",
+            help=f"the opposite of --specverify-{name}, where it is configured",
+        )
 
 
 class _State:
@@ -81,7 +109,7 @@ class _State:
         self.subjects = self._subjects(config)
         self.options = self._options()
         kind: str | None = self._one("kind")
-        report: str | None = self.given.get("report")
+        report: str | None = self.given.get("report") or getattr(self.configured, "out", None)
         self.report = None if report is None else config.invocation_params.dir / report
         self.session = Session(
             self.options,
@@ -295,10 +323,16 @@ def _check_of(item: pytest.Item) -> Any:
 
 def _given(config: pytest.Config) -> dict[str, Any]:
     """What the command line says."""
-    values = {key: config.getoption(f"specverify_{key}") for key in _ADDOPTIONS}
+    keys = [name.replace("-", "_") for name in _ADDOPTIONS]
+    values = {key: config.getoption(f"specverify_{key}") for key in keys}
     found = {key: value for key, value in values.items() if value is not None}
     if "expected" in found:
         found["expected"] = str(config.invocation_params.dir / found["expected"])
+    limited = {key: value for key, value in found.items() if isinstance(value, int | float)}
+    if limited:
+        from specverify.certification.configuration import check_options
+
+        check_options(limited, "--specverify-")
     return found
 
 

@@ -16,6 +16,7 @@ from specverify.certification.case_records import CaseRecord, TestRecord
 from specverify.certification.certificate import Certificate
 from specverify.certification.exact_rounds import exact_rounds
 from specverify.check_plan import request
+from specverify.errors import UsageError
 from specverify.fixtures.mutants.rule_calls import RULE_MUTANTS
 from specverify.fixtures.mutants.rule_calls.catalogue import RuleCall
 from specverify.fixtures.parts.rules import TokenRule
@@ -93,6 +94,18 @@ def test_options_of_the_session_are_behind_those_of_the_test() -> None:
     finally:
         close_session(session)
     assert request(RIGHT, None, {"seed": 4})[1:] == ("toy", {"seed": 4})
+
+
+def test_a_search_of_the_session_is_refused() -> None:
+    """A session that searched would not be the same twice; a test may still ask for one itself."""
+    session = Session({"profile": "fuzz"})
+    open_session(session)
+    try:
+        with pytest.raises(UsageError, match="--specverify-profile quick"):
+            request(TOP_K, None, {})
+        assert request(TOP_K, None, {"profile": "quick"})[2] == {"profile": "quick"}
+    finally:
+        close_session(session)
 
 
 @pytest.mark.parametrize(("log_e", "fails"), [(14.8, False), (15.6, True)])

@@ -54,6 +54,50 @@ def test_the_configured_subject_and_options(
     assert (made.seed, made.alpha, made.subject.name) == (3, 0.001, "right")
 
 
+def test_the_configured_folder_and_isolation(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(folder, 'subject = "listed_subjects:right"\nout = "kept"\nisolate = true\njobs = 2')
+    code, out, _ = run(capsys, "--only", "transforms.round")
+    assert (code, len(list((folder / "kept").iterdir()))) == (0, 1)
+    code, out, _ = run(capsys, "--only", "transforms.round", "--no-isolate", "--out", "made")
+    assert (code, len(list((folder / "made").iterdir()))) == (0, 1)
+    assert "PRESERVED" in out
+
+
+def test_configured_forms_are_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure(folder, 'subject = "listed_subjects:right"\nreport = ["markdown", "junit"]')
+    code, _, err = run(capsys, "--only", "transforms.round")
+    assert code == 4
+    assert "`out` of [tool.specverify]" in err
+    run(capsys, "--only", "transforms.round", "--out", "made")
+    endings = {path.name.partition(".")[2] for path in (folder / "made").iterdir()}
+    assert endings == {"json", "md", "junit.xml"}
+    run(capsys, "--only", "transforms.round", "--out", "badge", "--report", "badge")
+    endings = {path.name.partition(".")[2] for path in (folder / "badge").iterdir()}
+    assert endings == {"json", "badge.json"}
+
+
+def test_a_configured_search(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its limits say nothing to a run that does not search, unless they are given for it."""
+    configure(
+        folder,
+        'subject = "listed_subjects:right"\nprofile = "fuzz"\nfuzz_inputs = 3\ndatabase = "found"',
+    )
+    only = ("--only", "transforms.equals_reference")
+    code, out, _ = run(capsys, *only)
+    assert code == 0
+    assert "3 inputs tried" in out
+    assert (folder / "found").is_dir()
+    code, out, _ = run(capsys, *only, "--fuzz-inputs", "2")
+    assert "2 inputs tried" in out
+    code, out, _ = run(capsys, *only, "--profile", "quick")
+    assert (code, "inputs tried" in out) == (0, False)
+    code, _, err = run(capsys, *only, "--profile", "quick", "--fuzz-inputs", "2")
+    assert code == 4
+    assert "fuzz_inputs: only profile 'fuzz' searches" in err
+
+
 def test_some_properties_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The certificate says that the others were not asked for."""
     argv = ["listed_subjects:right", "--kind", "transform", "--reference-transform", "top_k"]

@@ -37,7 +37,7 @@ def test_json_is_the_same(capsys):
     assert plan["predictions"] is True
     table = run(capsys, *argv)[1]
     for row in plan["rows"]:
-        each = 4 if row["unit"] == "first tokens" else 1
+        each = {"tokens": 1, "first tokens": 4, "runs": 4}.get(row["unit"], 2)
         assert row["tokens_needed"] == row["needed"] * each
         assert f"{row['needed']:,}" in table
         assert row["meaning"]
@@ -61,6 +61,13 @@ def test_a_leak_that_cannot_be_is_explained(capsys):
     assert code == 0
     assert "there is no leak of 0.4: even the draft itself is 0.3 away" in " ".join(out.split())
     assert "there is no leak" not in run(capsys, "--vocab", "8", "--tv", "0.2")[1]
+
+
+def test_bits_that_cannot_be_are_explained(capsys):
+    code, out, _ = run(capsys, "--vocab", "8", "--tv", "0.6", "--overlap", "0.1")
+    assert code == 0
+    assert "alike half of the time cannot be so too often by 0.6" in " ".join(out.split())
+    assert "coins that are exactly 0" not in out
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ class TestItems:
         assert ids == [node("right", BATCH)]
 
     def test_the_last_failed_ones_are_found_again(self, tests: pytest.Pytester) -> None:
-        tests.runpytest_inprocess(node("wrong", NEUTRAL), node("wrong", BATCH))
+        tests.runpytest_inprocess(node("wrong", EQUAL), node("wrong", BATCH))
         again = tests.runpytest_inprocess("--specverify-subject=mine:wrong", "--lf")
         assert again.parseoutcomes()["failed"] == 1
         assert "passed" not in again.parseoutcomes()
@@ -169,16 +169,16 @@ class TestFailures:
     def test_a_wrong_subject_fails_with_its_counterexample_alone(
         self, tests: pytest.Pytester
     ) -> None:
-        result = run(tests, node("wrong", NEUTRAL), node("wrong", BATCH), "--junitxml=out.xml")
+        result = run(tests, node("wrong", EQUAL), node("wrong", BATCH), "--junitxml=out.xml")
         result.assert_outcomes(passed=1, failed=1)
         result.stdout.fnmatch_lines(
             [
-                "*mine:wrong: transforms.neutral*",
-                "violated in probe/transforms.neutral/random",
+                "*mine:wrong: transforms.equals_reference*",
+                "violated in top_p[[]0.25]",
                 "top-p-crossing-dropped (specverify *) * profile quick * seed 0 * alpha 1e-06",
-                "VIOLATED transforms.neutral in probe/transforms.neutral/random",
-                "*However, with *",
-                f"FAILED {node('wrong', NEUTRAL)} - violated in *",
+                "VIOLATED transforms.equals_reference in top_p[[]0.25]",
+                "*However, *",
+                f"FAILED {node('wrong', EQUAL)} - violated in *",
             ]
         )
         for noise in ("Traceback", "ConformanceError", "property_checks.py", "def "):
@@ -191,14 +191,14 @@ class TestFailures:
             case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
             for case in cases
         }
-        assert set(told) == {NEUTRAL, BATCH}
-        assert told[NEUTRAL]["specverify_property"] == NEUTRAL
-        assert told[NEUTRAL]["specverify_verdict"] == "violated"
+        assert set(told) == {EQUAL, BATCH}
+        assert told[EQUAL]["specverify_property"] == EQUAL
+        assert told[EQUAL]["specverify_verdict"] == "violated"
         assert told[BATCH]["specverify_verdict"] == "preserved"
         assert re.fullmatch("[0-9a-f]{64}", told[BATCH]["specverify_sha256"] or "")
-        (failure,) = [case.find("failure") for case in cases if case.get("name") == NEUTRAL]
+        (failure,) = [case.find("failure") for case in cases if case.get("name") == EQUAL]
         assert failure is not None
-        assert failure.get("message") == "violated in probe/transforms.neutral/random"
+        assert failure.get("message") == "violated in top_p[0.25]"
 
     def test_what_follows_from_a_violation_is_skipped(self, tests: pytest.Pytester) -> None:
         result = run(tests, node("wrong", SIZES), "-rs")
@@ -210,20 +210,20 @@ class TestFailures:
             test_mine=f"""
             import mine, specverify
 
-            @specverify.parametrize(mine.wrong, only=["{NEUTRAL}", "{BATCH}"])
+            @specverify.parametrize(mine.wrong, only=["{EQUAL}", "{BATCH}"])
             def test_conformance(check_property):
                 check_property()
 
             def test_whole():
-                specverify.check(mine.wrong, only=["{NEUTRAL}"], shrink=False)
+                specverify.check(mine.wrong, only=["{EQUAL}"], shrink=False)
             """
         )
         result = run(tests, "--strict-markers")
         result.assert_outcomes(passed=1, failed=2)
         result.stdout.fnmatch_lines(
             [
-                f"*test_conformance[[]{NEUTRAL}]*",
-                "violated in probe/transforms.neutral/random",
+                f"*test_conformance[[]{EQUAL}]*",
+                "violated in top_p[[]0.25]",
                 "*test_whole*",
                 "top-p-crossing-dropped is violated: *",
                 "* specverify *",
@@ -280,10 +280,10 @@ class TestSection:
         assert BATCH not in reasons
 
     def test_it_says_how_to_see_a_violation_again(self, tests: pytest.Pytester) -> None:
-        result = run(tests, node("wrong", NEUTRAL), "--specverify-report", "out")
-        case = "probe/transforms.neutral/random"
-        again = f"specverify replay out/top-p-crossing-dropped-seed0.json {case}"
-        result.stdout.fnmatch_lines([f"  violated: {NEUTRAL} in {case} * {again}"])
+        result = run(tests, node("wrong", EQUAL), "--specverify-report", "out")
+        case = "top_p[[]0.25]"
+        again = f"specverify replay out/top-p-crossing-dropped-seed0.json {case} --counterexample"
+        result.stdout.fnmatch_lines([f"  violated: {EQUAL} in {case} * {again}"])
 
     def test_all_cases_together_fail_a_session_without_a_failed_item(
         self, tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
@@ -385,11 +385,11 @@ class TestExpected:
         return f'[[expected]]\nproperty = "{property}"\nreason = "issue 12"\n{more}\n'
 
     def test_a_listed_failure_is_xfailed_with_its_reason(self, tests: pytest.Pytester) -> None:
-        option = self.expecting(tests, self.entry(NEUTRAL))
-        result = run(tests, node("wrong", NEUTRAL), node("wrong", BATCH), option, "-rx")
+        option = self.expecting(tests, self.entry(EQUAL))
+        result = run(tests, node("wrong", EQUAL), node("wrong", BATCH), option, "-rx")
         result.assert_outcomes(passed=1, xfailed=1)
         assert result.ret == 0
-        result.stdout.fnmatch_lines([f"XFAIL {node('wrong', NEUTRAL)} - issue 12 *"])
+        result.stdout.fnmatch_lines([f"XFAIL {node('wrong', EQUAL)} - issue 12 *"])
         result.stdout.fnmatch_lines(["PRESERVED  top-p-crossing-dropped *"])
 
     def test_one_that_passes_fails_the_session(self, tests: pytest.Pytester) -> None:
@@ -400,15 +400,15 @@ class TestExpected:
         result.stdout.fnmatch_lines([f"  expected failure of {BATCH} passes, remove the entry*"])
 
     def test_a_case_that_is_not_listed_fails(self, tests: pytest.Pytester) -> None:
-        entry = self.entry(NEUTRAL, 'case = "*/random"')
-        result = run(tests, node("wrong", NEUTRAL), self.expecting(tests, entry))
+        entry = self.entry(EQUAL, 'case = "top_p?0.5?"')
+        result = run(tests, node("wrong", EQUAL), self.expecting(tests, entry))
         result.assert_outcomes(failed=1)
 
     def test_an_expired_entry_counts_as_absent(self, tests: pytest.Pytester) -> None:
-        entry = self.entry(NEUTRAL, "expires = 2020-01-31")
-        result = run(tests, node("wrong", NEUTRAL), self.expecting(tests, entry))
+        entry = self.entry(EQUAL, "expires = 2020-01-31")
+        result = run(tests, node("wrong", EQUAL), self.expecting(tests, entry))
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines([f"  expected failure of {NEUTRAL} has expired: issue 12"])
+        result.stdout.fnmatch_lines([f"  expected failure of {EQUAL} has expired: issue 12"])
 
     def test_what_follows_from_a_listed_failure_is_xfailed(self, tests: pytest.Pytester) -> None:
         option = self.expecting(tests, self.entry(EQUAL))

@@ -2,16 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from specverify.certification.configuration import (
     Configuration,
+    Form,
     chosen_settings,
     read_configuration,
 )
+from specverify.certification.profiles import PROFILES
 from specverify.errors import UsageError
 from specverify.models.pairs import load_pair
+from specverify.reporting.formats import SUFFIXES
 
 
 def write(folder: Path, text: str) -> Path:
@@ -32,12 +36,18 @@ def test_all_keys(tmp_path: Path) -> None:
         tmp_path,
         'subject = ["mylib:verify", "mylib:TopK"]\nkind = "rule"\npair = "toy"\n'
         'settings = ["plain", {temperature = 0.7}]\nprofile = "standard"\nseed = 3\n'
-        'alpha = 1e-4\ntokens = 1000\ntime_limit = 5\nexpected = "ci/expected.toml"\nstrict = true',
+        'alpha = 1e-4\ntokens = 1000\ntime_limit = 5\nexpected = "ci/expected.toml"\n'
+        "strict = true\nnum_draft_tokens = 3\nrun_length = 9\njobs = 2\nisolate = true\n"
+        'out = "made"\nreport = "html"\nfuzz_time = 5\nfuzz_inputs = 7\ndatabase = "found"',
     )
     assert made.subjects == ("mylib:verify", "mylib:TopK")
     assert made.settings_texts == ("plain", '{"temperature": 0.7}')
     assert made.expected == str(tmp_path / "ci" / "expected.toml")
     assert (made.kind, made.pair, made.profile, made.seed) == ("rule", "toy", "standard", 3)
+    assert (made.out, made.report) == (str(tmp_path / "made"), ["html"])
+    assert (made.fuzz_time, made.fuzz_inputs) == (5, 7)
+    assert made.database == str(tmp_path / "found")
+    assert (made.num_draft_tokens, made.run_length, made.jobs, made.isolate) == (3, 9, 2, True)
     assert (made.alpha, made.tokens, made.time_limit, made.strict) == (1e-4, 1000, 5.0, True)
 
 
@@ -63,6 +73,20 @@ def test_no_file_is_no_configuration(tmp_path: Path) -> None:
         ("seed = -1", "seed = -1: input should be greater than or equal to 0"),
         ("tokens = 1.5", "tokens = 1.5: "),
         ("strict = 1", "strict = 1: input should be a valid boolean"),
+        ("run_length = 0", "run_length = 0: input should be greater than or equal to 1"),
+        ("num_draft_tokens = 1000", "num_draft_tokens = 1000: input should be less than or equal"),
+        ("jobs = 0", "jobs = 0: "),
+        ('isolate = "yes"', 'isolate = "yes": input should be a valid boolean'),
+        ("out = 3", "out = 3: "),
+        ("jobs = 1.5", "jobs = 1.5: "),
+        ('report = "made"', "; the folder they go to is `out`"),
+        ('report = "htlm"', "(did you mean 'html'?)"),
+        ('report = ["made"]', 'report = ["made"]: input should be'),
+        ("report = []", "report = []: "),
+        ("fuzz_time = 0", "fuzz_time = 0: input should be greater than 0"),
+        ("fuzz_time = 1e9", "fuzz_time = 1000000000.0: input should be less than or equal to"),
+        ("fuzz_inputs = 0", "fuzz_inputs = 0: "),
+        ("database = 3", "database = 3: "),
         ("alpha = 0.9", "alpha = 0.9: input should be less than or equal to 0.05"),
         ("alpha = nan", "alpha = NaN: "),
         ("time_limit = 0", "time_limit = 0: "),
@@ -99,6 +123,15 @@ def test_every_key_is_in_the_schema_and_no_other_is_allowed() -> None:
     assert set(schema["properties"]) == set(Configuration.model_fields)
     assert schema["additionalProperties"] is False
     json.dumps(schema)
+
+
+def test_the_forms_of_reports_are_those_that_can_be_written() -> None:
+    assert get_args(Form) == tuple(SUFFIXES)
+
+
+def test_the_search_is_one_of_all_profiles() -> None:
+    for name in PROFILES:
+        assert Configuration.model_validate({"profile": name}).profile == name
 
 
 def test_settings_by_name_and_by_fields() -> None:

@@ -115,7 +115,13 @@ def _row(
 ) -> "PowerRow":
     from specverify.reporting.power_table import PowerRow
 
-    each = tokens_per_run if triple.unit == "first tokens" else 1.0
+    each = {
+        "tokens": 1.0,
+        "first tokens": tokens_per_run,
+        "runs": tokens_per_run,
+        "pairs": 2.0,
+        "answers": 2.0,
+    }[triple.unit]
     needed = triple.samples_needed(tv)
     count = None if tokens is None else int(tokens / each)
     why_not = ""
@@ -124,6 +130,8 @@ def _row(
             f"there is no leak of {tv:g}: even the draft itself is {1 - overlap:.2g} away from the "
             "target"
         )
+    elif needed is None and triple.method == "independence":
+        why_not = f"tokens alike half of the time cannot be so too often by {tv:g}"
     elif needed is None:
         why_not = f"coins that are exactly 0 explain impossible tokens at a rate of {tv:g}"
     return PowerRow(

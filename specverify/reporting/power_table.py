@@ -18,11 +18,28 @@ MEANINGS = {
         "the same with looks at any time, provided 5 runs are expected for each token: it learns "
         "the distribution on the way, and pays for every token of the vocabulary"
     ),
+    "learned tilt": (
+        "the same, learned on the way from 32 shards, where 5 runs are expected for each token; it "
+        "stands for one position, and other positions have more contexts to learn"
+    ),
     "mixture e-process": (
         "an alarm for (1 - e) p + e q at this total variation from p, in the hardest pair of this "
         "overlap; pairs of many tokens need about half of it or less"
     ),
+    "PIT band": (
+        "the band is left, at one look fixed beforehand, where the distribution function of the "
+        "PIT is off by this much at an edge of bins: for a leak in the order of q/p its total "
+        "variation; proven, so fewer do; reported, and decides nothing"
+    ),
+    "independence": (
+        "an alarm for pairs of tokens whose PIT numbers lie in the same half more often than half "
+        "of the time by this much; a pair is two rows of a call, and within a run there are more"
+    ),
     "support": "an alarm for tokens of probability 0 at this rate",
+    "homogeneity": (
+        "two black boxes told apart, at one look fixed beforehand, by single tokens they answer to "
+        "one prompt, provided 25 of each are expected for every token; no part of a certification"
+    ),
     "agnostic bound": (
         "the smallest upper bound that a correct sampler can expect on the total variation of its "
         "first token, whatever the deviation"
@@ -30,6 +47,10 @@ MEANINGS = {
     "half-space bound": (
         "no leak towards q above this: the mass moved to tokens with q > c p is bounded at any "
         "time, for c = 1/2, 1 and 2; a bound on that direction, not on total variation"
+    ),
+    "Clopper-Pearson": (
+        "no more than this share of runs has a token of probability 0, where none was seen, at "
+        "looks fixed beforehand"
     ),
 }
 """What a row means, by its method."""
@@ -49,11 +70,13 @@ class PowerRow:
     question: str
     method: str
     gives: Literal["sees", "bounds"]
-    unit: Literal["tokens", "first tokens"]
+    unit: str
+    """What is counted, see `statistics.triples.Triple`."""
     needed: int | None
     """Of the unit; None if no number of them does."""
     tokens_needed: int | None
-    """Tokens in all, `tokens_per_run` for each first token."""
+    """Tokens in all: `tokens_per_run` for each run, which has one first token; two for each pair
+    of tokens, or of answers."""
     at_tokens: float | None
     """Smallest deviation seen, or bound reached, with the tokens asked about."""
     why_not: str = ""

@@ -9,8 +9,9 @@ randomness, `support` on impossible tokens.
 
 Bounds say how far a distribution may still be: `bounds` at one look, `sequences` at every look.
 
-Power, predicted: `e_power` for e-processes, `power` for chi-squared and G tests; `triples` puts the
-samples needed, and the deviation seen, beside each decision.
+Power, predicted: `e_power` for e-processes, with `tilt_power` and `independence_power` for two of
+them; `power` for chi-squared and G tests, `homogeneity_power` for two samples, `pit_power` for
+bands. `triples` puts the samples needed, and the deviation seen, beside each decision.
 
 Tests at a sample size fixed beforehand, descriptive where something else chose when to stop:
 `goodness` compares counts with a distribution, `small_samples` those too few to pool, `homogeneity`

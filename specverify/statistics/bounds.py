@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
 from specverify.errors import UsageError
 from specverify.statistics.strata import OneOrMore, as_probabilities, as_strata
@@ -157,6 +157,73 @@ def clopper_pearson_upper(successes: int, n: int, alpha: float) -> float:
     if successes == n:
         return 1.0
     return float(beta.isf(alpha, successes + 1, n - successes))
+
+
+def rate_excluded(n: int, alpha: float, power: float = 0.999, *, rate: float = 0.0) -> float:
+    """Smallest rate that `clopper_pearson_upper` excludes, with probability `power`, at a true one.
+
+    The bound at c, the smallest count with P(Binomial(n, rate) <= c) >= power; at rate 0 that is
+    1 - alpha^(1/n). As a test it rejects "the event has this rate or more", and the deviation it
+    sees is how far the true rate lies below (Clopper and Pearson 1934).
+
+    Valid for n fixed beforehand and independent observations of one rate; then exact, as the bound
+    grows with the count. Error rates: a rate that is true is excluded with probability at most
+    alpha; this one, or a larger one, is not with probability at most 1 - power.
+
+    Args:
+        n: observations.
+        alpha: 1 minus the confidence of the bound.
+        power: probability that the bound is this one or a smaller one.
+        rate: the true one.
+
+    Returns:
+        The rate; 1, which excludes nothing, if every observation may be a hit.
+
+    Raises:
+        UsageError: n < 1, alpha or power outside (0, 1), or rate outside [0, 1).
+    """
+    if n < 1 or not 0 < power < 1 or not 0 <= rate < 1:
+        raise UsageError(
+            f"needs n >= 1, 0 < power < 1 and 0 <= rate < 1, got n={n}, power={power}, rate={rate}"
+        )
+    hits = int(binom.ppf(power, n, rate)) if rate else 0
+    return clopper_pearson_upper(hits, n, alpha)
+
+
+def samples_needed_to_exclude(
+    limit: float, alpha: float, power: float = 0.999, *, rate: float = 0.0
+) -> int:
+    """Observations with which `clopper_pearson_upper` is at most `limit`, where `rate` is true.
+
+    n with rate_excluded(n) <= limit < rate_excluded(n - 1), by bisection: ln(1/alpha) /
+    -ln(1 - limit) at rate 0. Hits are whole, so above rate 0 a larger n may allow one more of them
+    and miss the limit by a little: about monotone. Source, validity and error rates are those of
+    `rate_excluded`.
+
+    Args:
+        limit: bound wanted, between the rate and 1.
+        alpha: 1 minus the confidence of the bound.
+        power: probability that the bound is met.
+        rate: the true one.
+
+    Raises:
+        UsageError: limit outside (rate, 1), alpha or power outside (0, 1), or rate outside [0, 1).
+    """
+    if not 0 <= rate < limit < 1:
+        raise UsageError(
+            f"a bound lies above the true rate and below 1, got limit={limit}, rate={rate}"
+        )
+
+    def reached(n: int) -> bool:
+        return rate_excluded(n, alpha, power, rate=rate) <= limit
+
+    low, high = 0, 1
+    while not reached(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
 
 
 def _width(n: int, alpha: float) -> float:

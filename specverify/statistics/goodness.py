@@ -1,6 +1,5 @@
 """Chi-squared and G tests of counts against a known law, pooled by expected counts only."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,7 +43,7 @@ def pool(probabilities: ArrayLike, n: int, minimum: float = MINIMUM_EXPECTED) ->
     A rest cell that stays below `minimum` joins the smallest kept cell. The rule looks at p and n
     only: a choice that looked at the counts would bias the test (PyTorch's and older JAX's testers
     select cells by what was observed; statistics.md section 1). Cells with p = 0 are left out,
-    since merged with others their hits would be forgiven; `support.support_test` judges them.
+    since merged with others their hits would be forgiven; `support.support_e_value` judges them.
 
     Source: small expected counts are pooled after Cochran (1954), whose minimum is smaller; why 25
     stands at `MINIMUM_EXPECTED`. Valid for any n fixed or conditioned on: merged counts are
@@ -130,36 +129,13 @@ def g_test(
 
     Error rates: asymptotic, but right far into the tail when expected counts are at least 25: by
     exact enumeration of one small cell, and of sums of 5 to 50, 0.5 to 1.7 times the nominal level
-    from 1e-3 to 1e-9 (with expected counts of 5, 10.9 times at 1e-4). `g_tail_bound(statistic,
-    df)` is rigorous for every n.
+    from 1e-3 to 1e-9 (with expected counts of 5, 10.9 times at 1e-4).
     """
 
     def distance(observed: NDArray, expected: NDArray) -> float:
         return max(0.0, 2 * float(xlogy(observed, observed / expected).sum()))
 
     return _test("G", distance, counts, probabilities, minimum)
-
-
-def g_tail_bound(statistic: float, df: int) -> float:
-    """Upper bound on P(G >= statistic) under the null that holds for every n, with no asymptotics.
-
-    exp(-G/2) (e G / (2 df))^df for G > 2 df, else 1: Agrawal (2020), arXiv 1904.02291, theorem 1.2
-    with G = 2 n KL. The proof bounds the moment generating function, E exp(t n KL) <=
-    (1 - t)^-(k-1); for independent strata these multiply, so df may be their sum. Costs up to a
-    factor 2 in G against the asymptotic p-value when df is large.
-
-    Valid at a sample size fixed beforehand, or conditioned on as in `chi_squared`. Error rates:
-    rejecting where the bound is at most alpha is a false alarm with probability at most alpha, for
-    every n and p, as the bound falls with G. It does not hold where something chose when to look.
-
-    Args:
-        statistic: G of `g_test`.
-        df: its degrees of freedom; 0 gives 1.
-    """
-    if df == 0 or statistic <= 2 * df:
-        return 1.0
-    half = statistic / 2
-    return math.exp(min(0.0, df - half + df * math.log(half / df)))
 
 
 def _test(

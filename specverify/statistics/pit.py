@@ -34,7 +34,7 @@ def randomised_pit(
     faults of the rule, index order faults of inverse-CDF samplers (statistics.md section 2).
 
     A token of probability 0 gets the number at which its empty interval lies; count it for
-    `support.support_test`.
+    `support.support_e_value`.
 
     Args:
         probs: float [N, V], each row summing to 1.

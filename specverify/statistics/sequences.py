@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from specverify.errors import UsageError
-from specverify.statistics.bounds import TVBound, tv_upper_bound
+from specverify.statistics.bounds import TVBound, clopper_pearson_upper, tv_upper_bound
 from specverify.statistics.strata import OneOrMore
 
 _SLOPES = np.array([*(2.0 ** -np.arange(14.0, 0.0, -1.0)), 0.75, 0.9])
@@ -232,6 +232,39 @@ def tv_upper_bound_at_looks(
     if looks < 1:
         raise UsageError(f"a bound is looked at least once, got looks={looks}")
     return tv_upper_bound(counts, probabilities, alpha / looks)
+
+
+def rate_upper_bound_at_looks(hits: int, n: int, alpha: float, looks: int) -> float:
+    """`bounds.clopper_pearson_upper` at one of `looks` looks that were fixed before the run.
+
+    The rate r with P(Binomial(n, r) <= hits) = alpha / looks (Clopper and Pearson 1934): with
+    probability 1 - alpha all looks hold (union bound), also the one a run stops at. Between the
+    looks of `look_schedule` nothing is claimed.
+
+    Validity: observations are independent and each look's n is fixed, so count what has coins of
+    its own: runs, not tokens of one run, whose number and rates may hang on each other. Runs may
+    differ in rate, as those of several prompts do, if hits + 1 <= n r: then r bounds the mean of
+    their rates (Hoeffding 1956, theorem 4). It is so where alpha / looks is small and hits are few:
+    n r = 13.7 without a hit at 1e-6 and n = 1000.
+
+    Error rates: some look lies below the true rate with probability at most alpha.
+
+    Args:
+        hits: observations with the event up to this look.
+        n: observations up to this look.
+        alpha: 1 minus the confidence of all looks together.
+        looks: number of looks, those not taken included.
+
+    Returns:
+        The bound; 1, which is always true, without observations.
+
+    Raises:
+        UsageError: alpha outside (0, 1), looks below 1, or not 0 <= hits <= n.
+    """
+    _check_alpha(alpha)
+    if looks < 1:
+        raise UsageError(f"a bound is looked at least once, got looks={looks}")
+    return clopper_pearson_upper(hits, n, alpha / looks)
 
 
 def _deviation(variance: float, alpha: float) -> float:

@@ -43,36 +43,6 @@ def floor_rate(dtype: str) -> float:
     return TESTS_A_TOKEN * ZERO_COIN[dtype]
 
 
-def support_test(hits: int, n: int, *, dtype: str = "float32", excused: float = 0.0) -> TestResult:
-    """Test the hypothesis that impossible tokens occur at most at the floor rate of the coins.
-
-    p = P(H >= hits), H ~ Binomial(n, rho), = I_rho(hits, n - hits + 1), the regularised incomplete
-    beta function: exact at any size, with no cancellation. rho = `floor_rate(dtype)` + excused.
-    Source: the tail that Clopper and Pearson (1934) invert for their interval.
-
-    Validity: n is fixed, not the time at which a hit appeared, nor looked at again as it grows:
-    `support_e_value` is for runs that look. Given the past, every token is a hit with probability
-    at most rho. Error rate: P(p <= alpha) <= alpha under the null for every n, below it since H is
-    discrete; 0 hits give p = 1.
-
-    Args:
-        hits: tokens emitted whose expected probability was exactly 0.
-        n: tokens examined.
-        dtype: of the uniforms the implementation draws: float64, float32, float16 or bfloat16.
-        excused: rate of hits that something else than coins explains, added to the floor.
-
-    Raises:
-        UsageError: not 0 <= hits <= n, an unknown dtype, or `excused` outside [0, 1).
-    """
-    if not 0 <= hits <= n:
-        raise UsageError(f"hits must lie between 0 and n, got hits={hits}, n={n}")
-    if not 0 <= excused < 1:
-        raise UsageError(f"excused must lie in [0, 1), got {excused}")
-    rho = floor_rate(dtype) + excused
-    p_value = 1.0 if hits == 0 else float(betainc(hits, n - hits + 1, rho))
-    return TestResult("support", float(hits), 0, p_value, n, 1, 1, hits)
-
-
 def support_e_value(
     hits: int, n: int, *, dtype: str = "float32", excused: float = 0.0
 ) -> TestResult:
@@ -173,6 +143,46 @@ def detectable_rate(
     return float(betaincinv(hits, n - hits + 1, power))
 
 
+def samples_needed_support(
+    rate: float, alpha: float, power: float = 0.999, *, dtype: str = "float32"
+) -> int | None:
+    """Tokens that reveal impossible tokens at this rate with probability `power`.
+
+    Smallest n with P(Binomial(n, r) >= h) >= power, h = `hits_to_reject`(n): with h = 1
+    that is ln(1/(1 - power)) / r, and the floor of the coins asks for 2 or 3 hits in float32.
+    P(Binomial(n, r) >= h) = I_r(h, n - h + 1), as in Clopper and Pearson (1934).
+
+    Valid for hits that are independent, or at a rate of at least r given the past; exact at a
+    single look, n fixed, and more looks can only add. Error rates: alarms with probability at most
+    alpha under the null, at every look; misses with probability at most 1 - power at this rate.
+
+    Args:
+        rate: of impossible tokens, per token, in (0, 1).
+        alpha: level of the test.
+        power: probability of an alarm.
+        dtype: of the uniforms, which sets the floor.
+
+    Returns:
+        Tokens, or None if the rate is not above twice the floor: coins alone may explain it.
+
+    Raises:
+        UsageError: rate, alpha or power outside (0, 1), or an unknown dtype.
+    """
+    if not (0 < rate < 1 and 0 < alpha < 1 and 0 < power < 1):
+        raise UsageError(
+            f"needs rate, alpha and power in (0, 1), got rate={rate}, alpha={alpha}, power={power}"
+        )
+    if rate <= 2 * floor_rate(dtype):
+        return None
+    hits = 1
+    while True:
+        n = _tokens_for_hits(hits, rate, power)
+        asked = hits_to_reject(n, alpha, dtype=dtype)
+        if asked is not None and asked <= hits:
+            return n
+        hits += 1
+
+
 def _log_e(hits: int, n: int, rho: float) -> float:
     if rho >= 1:
         return 0.0
@@ -181,6 +191,18 @@ def _log_e(hits: int, n: int, rho: float) -> float:
     rates = np.geomspace(bottom, top, 1 + math.ceil(math.log(top / bottom, 4)))
     logs = hits * np.log(rates / rho) + (n - hits) * (np.log1p(-rates) - math.log1p(-rho))
     return float(np.logaddexp.reduce(logs)) - math.log(len(rates))
+
+
+def _tokens_for_hits(hits: int, rate: float, power: float) -> int:
+    """Smallest n with P(Binomial(n, rate) >= hits) >= power."""
+    low, high = hits - 1, hits
+    while betainc(hits, high - hits + 1, rate) < power:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        reached = betainc(hits, middle - hits + 1, rate) >= power
+        low, high = (low, middle) if reached else (middle, high)
+    return high
 
 
 def _check(n: int, alpha: float) -> None:

@@ -23,23 +23,33 @@ def tilt_evidence(divergence: float, n: int, shards: int, free: int) -> float:
         m chi2 / 2 * lambda_s / (lambda_s + f),   f free cells,
 
     (the oracle of James and Stein 1961, applied to the log score; kappa = f / chi2 attains it). The
-    sum from s = 2 to S is returned: nothing is bet on the first shard.
+    sum from s = 2 to S is returned: nothing is bet on the first shard. Beyond the largest of
+    `tilt.KAPPAS` that is what is taken, and tilts follow noise: with e earlier tokens and
+    w = e / (e + kappa), the gain is m (w chi2 - w^2 (chi2 + f / e) / 2), less than 0 at first.
 
     Valid where the cells hold some five tokens each and the deviation is small and spread over all
     groups; a prediction, not a guarantee.
 
     Args:
-        divergence: chi2(a || p), summed over groups by their share of the tokens.
+        divergence: chi2(a || p) above 0, summed over groups by their share of the tokens.
         n: tokens.
         shards: S.
         free: cells less groups.
     """
-    shard = n / shards
-    gained = 0.0
-    for earlier in range(1, shards):
-        shown = earlier * shard * divergence
-        gained += shard * divergence / 2 * shown / (shown + free)
-    return gained
+    return _moments(divergence, n, shards, free)[0]
+
+
+def _moments(divergence: float, n: int, shards: int, free: int) -> tuple[float, float]:
+    """Mean of ln E, and its variance sum m w^2 (chi2 + f / e): twice the mean, or more."""
+    shard, kappa = n / shards, min(free / divergence, float(KAPPAS[-1]))
+    mean = variance = 0.0
+    for before in range(1, shards):
+        earlier = before * shard
+        weight = earlier / (earlier + kappa)
+        bet = weight**2 * (divergence + free / earlier)
+        mean += shard * (weight * divergence - bet / 2)
+        variance += shard * bet
+    return mean, variance
 
 
 def detectable_tilt(
@@ -47,10 +57,10 @@ def detectable_tilt(
 ) -> float | None:
     """Smallest chi2(a || p) that n tokens reveal with probability `power`.
 
-    The root of G - z sqrt(2 G) = threshold + ln(components), G = `tilt_evidence`, z the `power`
-    quantile of the normal law: a log-likelihood ratio of mean G has variance 2 G (Wald 1947). Any
-    deviation of total variation sqrt(chi2) / 2 or more has at least that divergence
-    (Cauchy-Schwarz).
+    The root of G - z s = threshold + ln(components), G = `tilt_evidence`, z the `power` quantile of
+    the normal law, s^2 = 2 G: a log-likelihood ratio of mean G has that variance (Wald 1947), and
+    more where tilts follow noise. Any deviation of total variation sqrt(chi2) / 2 or more has at
+    least that divergence (Cauchy-Schwarz).
 
     Valid where `tilt_evidence` is: a prediction. Error rates: under the null the alarm has the
     probability that the threshold was asked for, at every look; such a deviation is missed with
@@ -72,8 +82,8 @@ def detectable_tilt(
     needed, z = threshold + _MIXED, float(norm.ppf(power))
 
     def excess(divergence: float) -> float:
-        mean = tilt_evidence(divergence, n, shards, free)
-        return mean - z * math.sqrt(2 * mean) - needed
+        mean, variance = _moments(divergence, n, shards, free)
+        return mean - z * math.sqrt(variance) - needed
 
     high = 1.0 / n
     while excess(high) < 0:
@@ -88,7 +98,7 @@ def samples_needed_tilt(
     """Tokens after which a deviation is seen with probability `power`.
 
     The smallest n with detectable_tilt(n) <= divergence, by bisection; source, validity and error
-    rates are its own.
+    rates are those of `detectable_tilt`.
 
     Args:
         divergence: chi2(a || p).

@@ -2,7 +2,8 @@
 
 After the triple of TensorFlow Probability's `statistical_testing`: beside every decision stand the
 discrepancy it detects and the samples it needs (statistics.md section 1). The decisions are in
-`goodness`, `dirichlet`, `mixture`, `support`, `bounds` and `sequences`.
+`goodness`, `dirichlet`, `tilt`, `mixture`, `pit`, `independence`, `support`, `homogeneity`,
+`bounds` and `sequences`.
 """
 
 import math
@@ -11,11 +12,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import betainc
 
 from specverify.errors import UsageError
 from specverify.statistics.bets import Bets
-from specverify.statistics.bounds import expected_tv_estimate, samples_needed
+from specverify.statistics.bounds import (
+    expected_tv_estimate,
+    rate_excluded,
+    samples_needed,
+    samples_needed_to_exclude,
+)
 from specverify.statistics.budget import Budget
 from specverify.statistics.e_power import (
     detectable_dirichlet,
@@ -23,13 +28,21 @@ from specverify.statistics.e_power import (
     samples_needed_dirichlet,
     samples_needed_leak,
 )
+from specverify.statistics.homogeneity_power import (
+    detectable_two_samples,
+    samples_needed_two_samples,
+)
+from specverify.statistics.independence import bit_names
+from specverify.statistics.independence_power import detectable_bits, samples_needed_bits
 from specverify.statistics.mixture import ALL_WEIGHT, BETS_WEIGHT
+from specverify.statistics.pit_power import detectable_band, samples_needed_band
 from specverify.statistics.power import detectable_any, samples_needed_any
 from specverify.statistics.sequences import excess_samples_needed
-from specverify.statistics.support import detectable_rate, floor_rate, hits_to_reject
+from specverify.statistics.support import detectable_rate, samples_needed_support
+from specverify.statistics.tilt_power import detectable_tilt, samples_needed_tilt
 
 LOOKS = 8
-"""Looks at the agnostic bound that share its alpha, see `sequences.look_schedule`."""
+"""Looks at a bound for a fixed n that share its alpha, see `sequences.look_schedule`."""
 
 HALF_SPACES = 3
 """Bounds on mass moved towards the draft that share theirs."""
@@ -38,9 +51,15 @@ SMALLEST_EXCESS = 1e-5
 """Half-space bound below which the slopes mixed in `sequences` do not reach."""
 
 FILLED = 5
-"""Observations a cell from which on the Dirichlet e-process is predicted."""
+"""Observations a cell from which on the Dirichlet e-process, and a tilt, are predicted."""
 
-Unit = Literal["tokens", "first tokens"]
+SHARDS = 32
+"""Shards from which a tilt is learned."""
+
+LAGS = 5
+"""Distances at which tokens of a run are compared: all there are in a run of six."""
+
+Unit = Literal["tokens", "first tokens", "runs", "pairs", "answers"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +78,8 @@ class Triple:
     """Whether it raises an alarm at a deviation, or bounds one that nothing was seen of."""
 
     unit: Unit
-    """What is counted: all tokens, or the first token of each run."""
+    """What is counted: all tokens, the first token of each run, runs, disjoint pairs of tokens that
+    are compared, or answers of one token that each of two black boxes gives."""
 
     samples_needed: Callable[[float], int | None]
     """Of that unit, for a deviation; None if the deviation cannot exist or cannot be seen."""
@@ -78,6 +98,9 @@ def triples(
     dtype: str = "float32",
 ) -> tuple[Triple, ...]:
     """The checks of a certification, knowing nothing of the models but vocabulary and overlap.
+
+    Two rows decide nothing there and are put at the level of one test all the same: the band around
+    PIT numbers is reported, and two samples are compared by users who have two black boxes.
 
     Where the answer depends on the models, it is that of the hardest ones: probabilities spread
     evenly over the vocabulary for what is agnostic, two-token models for a leak. All answers are
@@ -104,7 +127,8 @@ def triples(
     fails = budget.alpha if bound_alpha is None else bound_alpha
     threshold = log_threshold(budget.alpha, budget.tests)
     component = log_threshold(budget.alpha, budget.tests, leak_weight())
-    filled = FILLED * vocab_size
+    bit_threshold = log_threshold(budget.alpha, budget.tests, 1 / len(bit_names(LAGS)))
+    filled, free = FILLED * vocab_size, vocab_size - 1
     even = np.full(vocab_size, 1 / vocab_size)
 
     def leak_needed(tv: float) -> int | None:
@@ -118,6 +142,10 @@ def triples(
         if tv < SMALLEST_EXCESS:
             return None
         return excess_samples_needed(tv, fails / HALF_SPACES, power=power)
+
+    def tilt_seen(n: int) -> float | None:
+        divergence = detectable_tilt(n, SHARDS, free, threshold, power) if n >= filled else None
+        return None if divergence is None else _below_one(math.sqrt(divergence) / 2)
 
     return (
         Triple(
@@ -143,6 +171,14 @@ def triples(
             ),
         ),
         Triple(
+            "any deviation of",
+            "learned tilt",
+            "sees",
+            "first tokens",
+            lambda tv: max(samples_needed_tilt(4 * tv**2, SHARDS, free, threshold, power), filled),
+            tilt_seen,
+        ),
+        Triple(
             "leak towards q of",
             "mixture e-process",
             "sees",
@@ -151,12 +187,36 @@ def triples(
             lambda n: smallest(leak_needed, n, 1 - overlap),
         ),
         Triple(
+            "PIT numbers shifted by",
+            "PIT band",
+            "sees",
+            "tokens",
+            lambda gap: samples_needed_band(gap, alpha, power),
+            lambda n: detectable_band(n, alpha, power),
+        ),
+        Triple(
+            "tokens alike too often by",
+            "independence",
+            "sees",
+            "pairs",
+            lambda d: samples_needed_bits(d, bit_threshold, power) if d < 0.5 else None,
+            lambda n: detectable_bits(n, bit_threshold, power),
+        ),
+        Triple(
             "impossible tokens at",
             "support",
             "sees",
             "tokens",
             lambda rate: samples_needed_support(rate, alpha, power, dtype=dtype),
             lambda n: detectable_rate(n, alpha, power, dtype=dtype),
+        ),
+        Triple(
+            "two samples apart by",
+            "homogeneity",
+            "sees",
+            "answers",
+            lambda tv: samples_needed_two_samples(tv, vocab_size, alpha, power),
+            lambda n: detectable_two_samples(n, n, vocab_size, alpha, power),
         ),
         Triple(
             "TV at most",
@@ -176,6 +236,14 @@ def triples(
             excess_needed,
             lambda n: smallest(excess_needed, n, 1.0),
         ),
+        Triple(
+            "runs with p = 0 at most",
+            "Clopper-Pearson",
+            "bounds",
+            "runs",
+            lambda share: samples_needed_to_exclude(share, fails / LOOKS, power),
+            lambda n: rate_excluded(n, fails / LOOKS, power),
+        ),
     )
 
 
@@ -191,46 +259,6 @@ def leak_weight() -> float:
     """
     bets = Bets.standard(raw=True)
     return ALL_WEIGHT * BETS_WEIGHT * math.exp(float(bets.log_weights[bets.leak_index].min()))
-
-
-def samples_needed_support(
-    rate: float, alpha: float, power: float = 0.999, *, dtype: str = "float32"
-) -> int | None:
-    """Tokens that reveal impossible tokens at this rate with probability `power`.
-
-    Smallest n with P(Binomial(n, r) >= h) >= power, h = `support.hits_to_reject`(n): with h = 1
-    that is ln(1/(1 - power)) / r, and the floor of the coins asks for 2 or 3 hits in float32.
-    P(Binomial(n, r) >= h) = I_r(h, n - h + 1), as in Clopper and Pearson (1934).
-
-    Valid for hits that are independent, or at a rate of at least r given the past; exact at a
-    single look, n fixed, and more looks can only add. Error rates: alarms with probability at most
-    alpha under the null, at every look; misses with probability at most 1 - power at this rate.
-
-    Args:
-        rate: of impossible tokens, per token, in (0, 1).
-        alpha: level of the test.
-        power: probability of an alarm.
-        dtype: of the uniforms, which sets the floor.
-
-    Returns:
-        Tokens, or None if the rate is not above twice the floor: coins alone may explain it.
-
-    Raises:
-        UsageError: rate, alpha or power outside (0, 1), or an unknown dtype.
-    """
-    if not (0 < rate < 1 and 0 < alpha < 1 and 0 < power < 1):
-        raise UsageError(
-            f"needs rate, alpha and power in (0, 1), got rate={rate}, alpha={alpha}, power={power}"
-        )
-    if rate <= 2 * floor_rate(dtype):
-        return None
-    hits = 1
-    while True:
-        n = _tokens_for_hits(hits, rate, power)
-        asked = hits_to_reject(n, alpha, dtype=dtype)
-        if asked is not None and asked <= hits:
-            return n
-        hits += 1
 
 
 def smallest(needed: Callable[[float], int | None], n: int, top: float) -> float | None:
@@ -264,18 +292,6 @@ def smallest(needed: Callable[[float], int | None], n: int, top: float) -> float
     while high / low > 1 + 1e-4:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
-
-
-def _tokens_for_hits(hits: int, rate: float, power: float) -> int:
-    """Smallest n with P(Binomial(n, rate) >= hits) >= power."""
-    low, high = hits - 1, hits
-    while betainc(hits, high - hits + 1, rate) < power:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        reached = betainc(hits, middle - hits + 1, rate) >= power
-        low, high = (low, middle) if reached else (middle, high)
     return high
 
 

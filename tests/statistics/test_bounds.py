@@ -8,7 +8,9 @@ from specverify.errors import UsageError
 from specverify.statistics.bounds import (
     clopper_pearson_upper,
     expected_tv_estimate,
+    rate_excluded,
     samples_needed,
+    samples_needed_to_exclude,
     tv_upper_bound,
 )
 
@@ -135,6 +137,40 @@ def test_clopper_pearson_coverage_is_exact(rate):
     assert missed <= alpha
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.004, 0.05])
+def test_a_limit_is_met_with_the_stated_power_at_the_true_rate(rate):
+    limit, alpha, runs = rate + 0.02, 1e-6, 300
+    n = samples_needed_to_exclude(limit, alpha, rate=rate)
+    for size in (n, n - 1):
+        most = max(k for k in range(n) if clopper_pearson_upper(k, size, alpha) <= limit or not k)
+        met = clopper_pearson_upper(most, size, alpha) <= limit
+        power = met * stats.binom.cdf(most, size, rate)
+        assert (power >= 0.999) == (size == n)
+
+    def met_in(size: int, limit: float) -> int:
+        draws = np.random.default_rng(1).binomial(size, rate, size=runs)
+        return sum(clopper_pearson_upper(int(k), size, alpha) <= limit for k in draws)
+
+    assert met_in(n, limit) > 0.99 * runs
+    assert met_in(n, rate + 0.01) < 0.5 * runs
+    assert met_in(n // 3, limit) < 0.5 * runs
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-5, 0.1])
+@pytest.mark.parametrize("excess", [1e-5, 1e-3, 0.5])
+def test_limit_and_observations_invert_each_other(rate, excess):
+    n = samples_needed_to_exclude(rate + excess, 1e-6, rate=rate)
+    assert rate_excluded(n, 1e-6, rate=rate) <= rate + excess
+    assert rate_excluded(n - 1, 1e-6, rate=rate) > rate + excess
+    assert rate_excluded(10 * n, 1e-6, rate=rate) < rate + 0.7 * excess
+
+
+def test_a_rate_of_zero_is_a_closed_form():
+    assert rate_excluded(1000, 1e-6) == pytest.approx(1 - 1e-6 ** (1 / 1000))
+    assert samples_needed_to_exclude(1e-3, 1e-6) == math.ceil(math.log(1e6) / -math.log(1 - 1e-3))
+    assert rate_excluded(1, 1e-6, rate=0.5) == 1.0
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -143,6 +179,10 @@ def test_clopper_pearson_coverage_is_exact(rate):
         lambda: samples_needed([0.5, 0.5], 0.1, 0.1, shares=(0.5, 0.5)),
         lambda: expected_tv_estimate([0.5, 0.5], 0),
         lambda: clopper_pearson_upper(5, 4, 0.1),
+        lambda: rate_excluded(0, 0.1),
+        lambda: rate_excluded(5, 0.1, rate=1.0),
+        lambda: samples_needed_to_exclude(0.1, 0.1, rate=0.1),
+        lambda: samples_needed_to_exclude(0.1, 0.1, 1.0),
     ],
 )
 def test_invalid_input_is_refused(call):

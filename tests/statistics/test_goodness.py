@@ -1,13 +1,12 @@
 import dataclasses
 import json
-from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from specverify.errors import UsageError
-from specverify.statistics.goodness import chi_squared, g_tail_bound, g_test, pool
+from specverify.statistics.goodness import chi_squared, g_test, pool
 
 TESTS = [(chi_squared, "pearson"), (g_test, "log-likelihood")]
 
@@ -153,47 +152,3 @@ def test_results_are_json():
     record = json.loads(json.dumps(dataclasses.asdict(g_test([40, 60], [0.5, 0.5]))))
     assert record["name"] == "G"
     assert record["p_value"] == pytest.approx(stats.chi2.sf(record["statistic"], record["df"]))
-
-
-def compositions(n: int, law: np.ndarray):
-    """All counts of n observations in 3 cells with their probability."""
-    for first in range(n + 1):
-        for second in range(n + 1 - first):
-            counts = (first, second, n - first - second)
-            yield counts, stats.multinomial.pmf(counts, n, law)
-
-
-def likelihood_ratio(counts, law):
-    n = sum(counts)
-    return 2 * sum(c * np.log(c / (n * p)) for c, p in zip(counts, law, strict=True) if c)
-
-
-@pytest.mark.parametrize("law", [(1 / 3, 1 / 3, 1 / 3), (0.6, 0.3, 0.1), (0.9, 0.09, 0.01)])
-def test_g_tail_bound_holds_where_the_chi_squared_law_does_not(law):
-    table = [(likelihood_ratio(c, law), mass) for c, mass in compositions(25, np.array(law))]
-    table.sort(reverse=True)
-    values = np.array([value for value, _ in table])
-    exact = np.cumsum([mass for _, mass in table])
-    bounds = np.array([g_tail_bound(value, 2) for value in values])
-    assert (exact <= bounds * (1 + 1e-9)).all()
-    assert (exact > 1.5 * stats.chi2.sf(values, 2)).any()
-
-
-def test_g_tail_bound_holds_for_the_sum_over_strata():
-    laws = ((0.6, 0.3, 0.1), (0.2, 0.2, 0.6))
-    tables = [
-        [(likelihood_ratio(c, law), mass) for c, mass in compositions(n, np.array(law))]
-        for law, n in zip(laws, (8, 14), strict=True)
-    ]
-    table = sorted(((a + b, m * w) for (a, m), (b, w) in product(*tables)), reverse=True)
-    exact = np.cumsum([mass for _, mass in table])
-    bounds = np.array([g_tail_bound(value, 4) for value, _ in table])
-    assert (exact <= bounds * (1 + 1e-9)).all()
-
-
-def test_g_tail_bound_costs_at_most_twice_the_statistic():
-    for df in (1, 10, 1000):
-        threshold = stats.chi2.isf(1e-6, df)
-        assert g_tail_bound(float(threshold), df) > 1e-6
-        assert g_tail_bound(float(2.2 * threshold), df) < 1e-6
-    assert g_tail_bound(3.0, 0) == 1.0

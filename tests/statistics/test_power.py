@@ -66,6 +66,22 @@ def test_a_leak_is_detected_with_the_predicted_power(test):
     assert predicted < 0.5
 
 
+@pytest.mark.parametrize("test", [chi_squared, g_test])
+@pytest.mark.parametrize("cells", [2, 16])
+def test_the_hardest_deviation_is_seen_with_the_default_power(test, cells):
+    """Even cells, half of them raised and half lowered evenly, where chi2 is 4 TV^2."""
+    rng, tv, runs = np.random.default_rng(cells), 0.04, 300
+    p, n = np.full(cells, 1 / cells), samples_needed_any(tv, cells, 1e-6)
+
+    def seen(distance, n):
+        draws = rng.multinomial(n, p + distance * np.resize([2, -2], cells) / cells, size=runs)
+        return sum(test(counts, p).p_value <= 1e-6 for counts in draws) / runs
+
+    assert seen(tv, n) > 0.99
+    assert seen(tv / 2, n) < 0.2
+    assert seen(tv, n // 3) < 0.5
+
+
 def test_mass_on_an_impossible_cell_is_an_infinite_divergence():
     assert chi_squared_divergence([0.5, 0.5], [1.0, 0.0]) == math.inf
     assert chi_squared_divergence([1.0, 0.0], [1.0, 0.0]) == 0.0

@@ -5,13 +5,14 @@ import pytest
 from scipy import stats
 
 from specverify.errors import UsageError
-from specverify.statistics.bounds import tv_upper_bound
+from specverify.statistics.bounds import clopper_pearson_upper, tv_upper_bound
 from specverify.statistics.sequences import (
     HalfSpaceSums,
     excess_samples_needed,
     excess_upper,
     leak_upper,
     look_schedule,
+    rate_upper_bound_at_looks,
     tv_upper_bound_at_looks,
 )
 
@@ -153,6 +154,42 @@ def test_coverage_of_the_tv_bound_over_its_looks():
     assert wrong[1] > 3 * wrong[8]
 
 
+def stops_wrong(rates, looks, alpha, rng, runs=2000):
+    """How often the run stops at the look whose bound is lowest, and it is below the true rate.
+
+    That is the worst that a choice of when to stop can do, and no run can know it.
+    """
+    schedule, wrong = [20 * shards for shards in look_schedule(64)], 0
+    for _ in range(runs):
+        hits = (rng.random(schedule[-1]) < rates).cumsum()
+        lowest = min(rate_upper_bound_at_looks(int(hits[n - 1]), n, alpha, looks) for n in schedule)
+        wrong += lowest < rates.mean()
+    return wrong
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.2])
+def test_coverage_of_the_rate_bound_whatever_look_a_run_stops_at(rate):
+    rates, alpha, runs = np.full(1280, rate), 0.2, 1000
+    wrong = stops_wrong(rates, 8, alpha, np.random.default_rng(5), runs)
+    assert stats.binom.sf(wrong - 1, runs, alpha) > 1e-3
+    unshared = stops_wrong(rates, 1, alpha, np.random.default_rng(5), runs)
+    assert stats.binom.sf(unshared - 1, runs, alpha) < 1e-3  # the bound for one look, at eight
+
+
+def test_a_rate_bound_holds_for_the_mean_of_differing_rates():
+    """Prompts in turn, three of which never show the event."""
+    rates = np.resize([0.0, 0.0, 0.0, 0.2], 1280)
+    wrong = stops_wrong(rates, 8, 0.2, np.random.default_rng(6), 1000)
+    assert stats.binom.sf(wrong - 1, 1000, 0.2) > 1e-3
+
+
+def test_a_rate_bound_at_looks_is_that_of_its_share_of_alpha():
+    assert rate_upper_bound_at_looks(3, 500, 0.08, 8) == clopper_pearson_upper(3, 500, 0.01)
+    assert rate_upper_bound_at_looks(0, 0, 0.01, 8) == 1.0
+    alone, shared = (rate_upper_bound_at_looks(0, 10**6, 1e-6, looks) for looks in (1, 8))
+    assert shared / alone == pytest.approx(math.log(8e6) / math.log(1e6), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -169,6 +206,9 @@ def test_coverage_of_the_tv_bound_over_its_looks():
         lambda: leak_upper([0.1], [math.nan], None, 0.1),
         lambda: look_schedule(0),
         lambda: tv_upper_bound_at_looks([1], [1.0], 0.1, 0),
+        lambda: rate_upper_bound_at_looks(1, 2, 0.1, 0),
+        lambda: rate_upper_bound_at_looks(3, 2, 0.1, 1),
+        lambda: rate_upper_bound_at_looks(1, 2, 1.5, 8),
     ],
 )
 def test_invalid_input_is_refused(call):

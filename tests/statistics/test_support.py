@@ -1,6 +1,4 @@
 import math
-from fractions import Fraction
-from math import comb
 
 import numpy as np
 import pytest
@@ -13,48 +11,9 @@ from specverify.statistics.support import (
     detectable_rate,
     floor_rate,
     hits_to_reject,
+    samples_needed_support,
     support_e_value,
-    support_test,
 )
-
-
-def exact_survival(hits: int, n: int, rate: Fraction) -> float:
-    return float(
-        sum(comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(hits, min(n, hits + 12)))
-    )
-
-
-@pytest.mark.parametrize("hits", [1, 2, 5, 9])
-@pytest.mark.parametrize(("dtype", "bits"), [("float32", 23), ("float64", 52)])
-def test_p_value_is_the_binomial_survival(hits, dtype, bits):
-    result = support_test(hits, 1500, dtype=dtype)
-    expected = exact_survival(hits, 1500, Fraction(1, 2**bits))
-    assert result.p_value == pytest.approx(expected, rel=1e-10)
-    assert (result.statistic, result.impossible, result.n) == (hits, hits, 1500)
-
-
-def test_excused_hits_add_to_the_floor():
-    result = support_test(3, 1500, excused=1e-3)
-    assert result.p_value == pytest.approx(stats.binom.sf(2, 1500, 1e-3 + floor_rate("float32")))
-    with pytest.raises(UsageError, match=r"excused must lie in \[0, 1\), got 1\.5"):
-        support_test(3, 1500, excused=1.5)
-
-
-def test_no_hits_is_no_evidence():
-    assert support_test(0, 10**9).p_value == 1.0
-    assert support_test(0, 0).p_value == 1.0
-
-
-def test_the_allowance_of_float32_and_its_end():
-    """1.2 hits are expected in ten million tokens: two are no finding, twenty are."""
-    assert support_test(2, 10**7).p_value > 0.3
-    assert support_test(20, 10**7).p_value < 1e-15
-    assert support_test(1, 10**7, dtype="float64").p_value < 1e-8
-
-
-def test_all_hits_do_not_break_the_tail():
-    assert support_test(5, 5).p_value == pytest.approx(2.0 ** (-23 * 5), rel=1e-12)
-    assert support_test(1000, 1000).p_value == 0.0  # 2^-23000 is below every float
 
 
 @pytest.mark.parametrize(
@@ -146,6 +105,21 @@ def test_detectable_rate_is_seen_with_the_stated_power():
     assert stats.binom.sf(hits - 1, 10**6, rate) == pytest.approx(0.999, rel=1e-9)
 
 
+@pytest.mark.parametrize("rate", [0.3, 1e-3, 1e-5])
+def test_samples_for_a_rate_are_the_fewest(rate):
+    n = samples_needed_support(rate, 1e-7, 0.99)
+
+    def power(n: int) -> float:
+        return stats.binom.sf(hits_to_reject(n, 1e-7) - 1, n, rate)
+
+    assert power(n) >= 0.99 > power(n - 1)
+
+
+def test_a_rate_that_coins_explain_needs_what_does_not_exist():
+    assert samples_needed_support(2.0**-23, 1e-7) is None
+    assert samples_needed_support(2.0**-23, 1e-7, dtype="float64") is not None
+
+
 def test_too_few_tokens_can_not_reject():
     assert hits_to_reject(1, 1e-9, dtype="bfloat16") is None
     assert detectable_rate(1, 1e-9, dtype="bfloat16") is None
@@ -154,12 +128,11 @@ def test_too_few_tokens_can_not_reject():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: support_test(3, 2),
         lambda: support_e_value(3, 2),
         lambda: support_e_value(1, 2, dtype="int8"),
         lambda: support_e_value(1, 2, excused=1.0),
-        lambda: support_test(-1, 2),
-        lambda: support_test(1, 2, dtype="int8"),
+        lambda: support_e_value(-1, 2),
+        lambda: samples_needed_support(0.0, 1e-6),
         lambda: hits_to_reject(0, 0.1),
         lambda: detectable_rate(10, 0.1, 1.0),
     ],

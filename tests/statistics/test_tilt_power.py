@@ -18,7 +18,8 @@ RUNS = 200
 
 
 @pytest.mark.parametrize(
-    ("vocab", "groups", "shards", "tv"), [(8, 1, 16, 0.05), (8, 5, 8, 0.08), (32, 2, 32, 0.08)]
+    ("vocab", "groups", "shards", "tv"),
+    [(8, 1, 16, 0.05), (8, 5, 8, 0.08), (32, 2, 32, 0.08), (300, 1, 32, 0.002)],
 )
 def test_alarms_come_as_predicted_and_rarely_with_half_of_it(vocab, groups, shards, tv):
     rng = np.random.default_rng(vocab + groups)
@@ -42,6 +43,18 @@ def test_alarms_come_as_predicted_and_rarely_with_half_of_it(vocab, groups, shar
 
     assert alarms(n) >= 0.99
     assert alarms(n / 3) < 0.5
+
+
+def test_a_prior_that_is_too_weak_is_counted():
+    """The best kappa would be 5e8, 500 times the largest: tilts follow noise, and it takes more."""
+    free, divergence = 50_000, 1e-4
+    n = int(free / divergence)
+    assert tilt_evidence(divergence, n, 32, free) < 0
+    oracle = sum(n / 32 * divergence / 2 * s / (s + 32) for s in range(1, 32))
+    assert tilt_evidence(divergence, n, 32, free) < oracle
+    assert samples_needed_tilt(divergence, 32, free, THRESHOLD) > n
+    mild = sum(312.5 * 0.01 / 2 * s * 3.125 / (s * 3.125 + 7) for s in range(1, 32))
+    assert tilt_evidence(0.01, 10_000, 32, 7) == pytest.approx(mild)
 
 
 @pytest.mark.parametrize("divergence", [1e-4, 1e-3, 0.05])

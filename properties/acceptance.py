@@ -74,6 +74,7 @@ def acceptance(evidence: ExactEvidence, alpha: float) -> Outcome:
     inputs=tuple(INPUTS),
     needs=declares_acceptance,
     after=("joint.round", "acceptance.closed_form"),
+    why_kept="judges rules that cannot be steered, and names the block",
 )
 def given_block(trial: RuleTrial, alpha: float) -> Outcome:
     """Of each draft block as many tokens are accepted as the declared algorithm accepts of it.

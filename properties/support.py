@@ -13,7 +13,7 @@ from specverify.certification.registry import (
     takes_tiny_models,
 )
 from specverify.exact.edge_coins import EdgeSummary
-from specverify.statistics.bounds import clopper_pearson_upper
+from specverify.statistics.sequences import rate_upper_bound_at_looks
 from specverify.statistics.support import detectable_rate, support_e_value
 from specverify.subjects.protocols import GENERATING, RULES
 
@@ -57,7 +57,7 @@ def impossible_tokens(evidence: DecoderEvidence, alpha: float) -> Outcome:
     share = math.exp(-evidence.log_threshold)
     rate = detectable_rate(evidence.tokens, share, dtype=dtype) if 0 < share < 1 else None
     # Of several hits in a run one would count: taking all can only raise the bound.
-    most = clopper_pearson_upper(min(hits, evidence.runs), evidence.runs, alpha / evidence.looks)
+    most = rate_upper_bound_at_looks(min(hits, evidence.runs), evidence.runs, alpha, evidence.looks)
     return Outcome(
         tests=(test,),
         bounds=(Bound("runs with an impossible token", most, alpha, evidence.runs, fixed_n=True),),

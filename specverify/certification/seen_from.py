@@ -5,6 +5,7 @@ import math
 from specverify.certification.registry import Detectable
 from specverify.statistics.e_power import detectable_dirichlet
 from specverify.statistics.independence import BitCounts
+from specverify.statistics.independence_power import detectable_bits
 from specverify.statistics.tilt_power import detectable_tilt
 from specverify.statistics.triples import FILLED
 
@@ -55,12 +56,14 @@ def seen_tilt(
 def seen_bits(counts: BitCounts, log_threshold: float, slack: float) -> Detectable | None:
     """Of bits that compare tokens: how much too often two of one kind lie in the same half.
 
-    A bit of rate 1/2 + d has chi2 = 4 d^2 from a fair one. The kind with most bits is meant; each
-    has a share of the e-value, and an allowance for both tokens.
+    The kind with most bits is meant; each has a share of the e-value, and an allowance for both
+    tokens.
     """
     n = int(counts.n.max(initial=0))
-    if not 0 < log_threshold < math.inf or n < 2 * FILLED:
+    if not 0 < log_threshold < math.inf or not n:
         return None
     threshold = log_threshold + math.log(len(counts.n)) + 2 * slack * n
-    excess = math.sqrt(detectable_dirichlet(n, 2, threshold)) / 2
-    return Detectable(min(0.5, excess), "excess of two tokens in the same half")
+    excess = detectable_bits(n, threshold)
+    if excess is None:
+        return None
+    return Detectable(excess, "excess of two tokens in the same half")

@@ -61,7 +61,8 @@ def emission_given_block(algorithm: str, blocks: Ints, q: Array, p: Array) -> Ar
 
 def _products(accept: Array) -> Array:
     """Probability that the first i are accepted, [B, K+1]."""
-    return np.cumprod(np.append(np.ones((len(accept), 1)), accept, 1), axis=1)
+    factors = np.append(np.ones((len(accept), 1)), accept, 1)
+    return np.cumprod(factors, axis=1, dtype=np.float64)
 
 
 def _last_accepted(weights: Array, q: Array, p: Array) -> Array:
@@ -71,7 +72,7 @@ def _last_accepted(weights: Array, q: Array, p: Array) -> Array:
     rest = excess + 1 - weights[:, :width]
     coin = np.divide(excess, rest, out=np.ones_like(excess), where=rest > 0)
     coin = np.append(coin, weights[:, width:], 1)
-    none_later = np.cumprod((1 - coin)[:, :0:-1], axis=1)[:, ::-1]
+    none_later = np.cumprod((1 - coin)[:, :0:-1], axis=1, dtype=np.float64)[:, ::-1]
     return coin * np.append(none_later, np.ones((len(coin), 1)), 1)
 
 

@@ -127,17 +127,10 @@ def given_blocks(trial: RuleTrial) -> GivenBlocks:
     """
     size, count = INPUTS[trial.input]
     round = suited_round(Round.random(size, count, seed=_SEED), trial.subject)
-    computed = None
-    if trial.subject.capabilities.coins is None:
-        try:
-            laws = [_computed(trial, round, block) for block in round.blocks]
-            computed = _together(laws, round)
-        except CannotSteer:
-            pass
-    if computed is None:
-        masses: Sequence[Mapping[Tokens, float]] = _sampled(trial, round)
-    else:
-        masses = [law.probabilities for law in laws]
+    laws = _laws(trial, round)
+    computed = None if laws is None else _together(laws, round)
+    masses: Sequence[Mapping[Tokens, float]]
+    masses = _sampled(trial, round) if laws is None else [law.probabilities for law in laws]
     emitted = np.zeros((len(round.blocks), count + 1, size))
     other = np.zeros(len(round.blocks))
     for row, block in enumerate(map(tuple, round.blocks.tolist())):
@@ -148,6 +141,16 @@ def given_blocks(trial: RuleTrial) -> GivenBlocks:
             else:
                 other[row] += mass
     return GivenBlocks(trial, round, emitted, other, computed)
+
+
+def _laws(trial: RuleTrial, round: Round) -> list[JointDistribution] | None:
+    """What follows each block; None where it cannot be computed."""
+    if trial.subject.capabilities.coins is not None:
+        return None
+    try:
+        return [_computed(trial, round, block) for block in round.blocks]
+    except CannotSteer:
+        return None
 
 
 def _computed(trial: RuleTrial, round: Round, block: Tensor) -> JointDistribution:

@@ -13,7 +13,8 @@ from tests.certified import certified
 def edited(path: Path) -> Path:
     """A certificate whose p-value was changed, with the digest made to fit."""
     content = json.loads(certified("violated").model_dump_json(exclude={"sha256": True}))
-    test = next(t for t in content["cases"][0]["tests"] if t["decision"] == "violated")
+    rejected = {"violated", "blocked"}
+    test = next(t for t in content["cases"][0]["tests"] if t["decision"] in rejected)
     test["p_value"] = 0.5
     return Certificate.model_validate(content).save(path)
 

@@ -429,9 +429,9 @@ class TestWorkers:
     @pytest.mark.slow
     def test_workers_make_the_same_certificates(self, tests: pytest.Pytester) -> None:
         alone = run(tests, *self.IDS, "--specverify-report=alone")
-        alone.assert_outcomes(passed=2, failed=2)
+        alone.assert_outcomes(passed=2, failed=1, skipped=1)
         result = tests.runpytest_subprocess(*self.IDS, "--specverify-report=two", "-n", "2")
-        result.assert_outcomes(passed=2, failed=2)
+        result.assert_outcomes(passed=2, failed=1, skipped=1)
         one, two = self.certified(tests, "alone"), self.certified(tests, "two")
         assert one == two
         assert len(two) == 2

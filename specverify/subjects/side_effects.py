@@ -19,7 +19,7 @@ GOES_ON = (
 REMARKS = (PRINTS, GOES_ON)
 """Findings that are remarks."""
 
-_PATIENCE = 0.1
+_PATIENCE = 0.5
 """Seconds that a thread is given to end after the call that started it."""
 
 _LEFT_BEHIND: set[str] = set()

@@ -97,7 +97,7 @@ def run_guarded(
     begin = time.perf_counter()
     try:
         with (
-            side_effects(subject.name) as beside,
+            side_effects(subject) as beside,
             switches_kept() as switched,
             lent,
             nullcontext() if limit is None else time_limit(limit),

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO, TypeVar
 
+from specverify.subjects.protocols import Subject
+
 PRINTS = "prints to standard output; it was sent to standard error, so that reports stay readable"
 GOES_ON = (
     "leaves threads running after a call: they end with the process, and what they change in it "
@@ -22,8 +24,9 @@ REMARKS = (PRINTS, GOES_ON)
 _PATIENCE = 0.5
 """Seconds that a thread is given to end after the call that started it."""
 
-_LEFT_BEHIND: set[str] = set()
-"""Subjects known to leave threads running: waiting for each of them would take too long."""
+_LEFT_BEHIND: set[tuple[str, int]] = set()
+"""Subjects known to leave threads running, by name and callable: waiting for each thread of theirs
+would take too long, and of another subject with that name it says nothing."""
 
 
 class _Noted(Protocol):
@@ -37,15 +40,15 @@ Case = TypeVar("Case", bound=_Noted)
 
 
 @contextmanager
-def side_effects(subject: str) -> Iterator[list[str]]:
+def side_effects(subject: Subject) -> Iterator[list[str]]:
     """Send to standard error what is printed for a while; the list then has the remarks.
 
     What writes to the descriptor itself is not seen here.
 
     Args:
-        subject: its name.
+        subject: what is called.
     """
-    kept, threads = sys.stdout, threading.active_count()
+    kept, threads = sys.stdout, set(threading.enumerate())
     sys.stdout = stand_in = _StandIn(sys.stderr)
     remarks: list[str] = []
     try:
@@ -54,7 +57,8 @@ def side_effects(subject: str) -> Iterator[list[str]]:
         sys.stdout = kept
         if stand_in.used:
             remarks.append(PRINTS)
-        if threading.active_count() > threads and _go_on(subject, threads):
+        started = set(threading.enumerate()) - threads
+        if started and _go_on(subject, started):
             remarks.append(GOES_ON)
 
 
@@ -72,16 +76,17 @@ def lifted(cases: Iterable[Case]) -> tuple[list[Case], tuple[str, ...]]:
     return plain, tuple(remark for remark in REMARKS if remark in told)
 
 
-def _go_on(subject: str, before: int) -> bool:
-    """Whether there are more threads than before once those that are ending have ended."""
-    if subject in _LEFT_BEHIND:
+def _go_on(subject: Subject, started: set[threading.Thread]) -> bool:
+    """Whether some of these threads are running once those that are ending have ended."""
+    known = (subject.name, id(subject.call))
+    if known in _LEFT_BEHIND:
         return True
-    for thread in threading.enumerate()[before:]:
+    for thread in started:
         # A thread that Python did not start cannot be waited for.
         if not isinstance(thread, threading._DummyThread):
             thread.join(_PATIENCE)
             if thread.is_alive():
-                _LEFT_BEHIND.add(subject)
+                _LEFT_BEHIND.add(known)
                 return True
     return False
 

@@ -132,6 +132,11 @@ def test_threads_that_go_on_are_told_and_not_waited_for_again() -> None:
     assert findings(lambda: None, "stays") == ()
 
 
+def test_another_subject_of_that_name_is_waited_for() -> None:
+    assert findings(stays, "namesake") == (GOES_ON,)
+    assert findings(ends_soon, "namesake") == ()
+
+
 @dataclass(frozen=True)
 class Case:
     id: str

@@ -66,7 +66,7 @@ certify-thorough: $(INSTALLED) ## the same with up to a million tokens, and the 
 		--resume $(OUT)/shards-transformers --out $(OUT)/thorough $(INCONCLUSIVE)
 	for subject in reference-early-exit reference-prompt-lookup; do \
 		$(CERTIFY) $$subject --pair smollm2 --settings plain --run-length 12 --tokens 100000 \
-			--time-limit 600 -j $(JOBS) --resume $(OUT)/shards-$$subject --out $(OUT)/thorough || \
+			--time-limit 600 --no-early-stop -j $(JOBS) --resume $(OUT)/shards-$$subject --out $(OUT)/thorough || \
 			[ $$? -eq 2 ] || exit 1; \
 	done
 

@@ -1,8 +1,8 @@
 """What a certification costs: time beside sampling alone, memory, and the size of what is counted.
 
-"Sampling alone" is the same decoder, called on the same prompts with as many rows a call, and
-nothing made of what it returns. Certifying is all that happens to a case once it is planned:
-sampling, forced passes, tallies, bets, a decision after every shard.
+"Sampling alone" is the same decoder, called on the same prompts with the same generators, so that
+it emits the same runs, and nothing made of what it returns. Certifying is all that happens to a
+case once it is planned: sampling, forced passes, tallies, bets, a decision after every shard.
 
 python benchmarks/certification.py [--quick]
 """
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import Work, goal, interleaved, median_ratio, parse_quick
+from numpy.typing import NDArray
 
 from specverify.certification.case_tally import CaseTally
 from specverify.certification.decoder_case import DecoderCase
@@ -25,7 +26,13 @@ from specverify.certification.generation import decoder_generation
 from specverify.certification.limits import ALPHA
 from specverify.certification.plan import Plan, plan_decoder
 from specverify.certification.registry import properties_of
-from specverify.certification.shard import ShardSampler
+from specverify.certification.shard import (
+    ONE_AFTER_THE_OTHER,
+    ShardSampler,
+    derived_generator,
+    left_padded,
+    shard_runs,
+)
 from specverify.models.pairs import load_pair
 from specverify.models.table import TableModel
 from specverify.sampling.packing import pack
@@ -39,6 +46,7 @@ BATCHED = replace(
     TOKEN, capabilities=replace(TOKEN.capabilities, models=frozenset({"language_model"}))
 )
 SINGLE = replace(BATCHED, capabilities=replace(BATCHED.capabilities, batch=False))
+SEED = 0
 VOCAB_SIZE = 50_000
 """Of the case whose tallies are measured."""
 
@@ -82,7 +90,7 @@ def certifying(subject: Subject, made: Plan) -> Work:
             made.cases[0],
             properties,
             budget,
-            0,
+            SEED,
             lambda event: None,
             alpha=ALPHA,
             sampling=Sampling(stop_early=False),
@@ -93,33 +101,29 @@ def certifying(subject: Subject, made: Plan) -> Work:
 
 
 def sampling(subject: Subject, pair: str, made: Plan) -> Work:
-    """Let the subject itself generate as much, and drop it."""
+    """Let the subject itself generate the same runs, and drop them."""
     case, rows = made.cases[0].case, made.cases[0].rows
     target, draft = load_pair(pair).open("language_model")
-    width = max(len(prompt) for prompt in case.prompts)
-    ids = torch.zeros((len(case.prompts), width), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(case.prompts):
-        ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
+    one_by_one = not subject.capabilities.batch
+    size = shard_runs(case.runs, rows)
+
+    def generate(prompts: NDArray[np.int64], generator: torch.Generator) -> int:
+        ids, shown = left_padded(case.prompts, prompts)
+        output = subject.call(
+            target, draft, ids, shown, case.settings, case.num_draft_tokens, generator
+        )
+        return int((output.tokens >= 0).sum())
 
     def work() -> int:
-        generator, tokens = torch.Generator().manual_seed(0), 0
-        for done in range(0, case.runs, rows):
-            index = torch.arange(done, min(done + rows, case.runs)) % len(case.prompts)
-            shown = mask[index]
-            # One row needs no padding, and gets none in a certification.
-            begin = int(shown.any(0).int().argmax())
-            output = subject.call(
-                target,
-                draft,
-                ids[index, begin:],
-                shown[:, begin:],
-                case.settings,
-                case.num_draft_tokens,
-                generator,
-            )
-            tokens += int((output.tokens >= 0).sum())
+        tokens = 0
+        for shard, start in enumerate(range(0, case.runs, size)):
+            runs = np.arange(start, min(start + size, case.runs)) % len(case.prompts)
+            width = ONE_AFTER_THE_OTHER if one_by_one else rows
+            for call, done in enumerate(range(0, len(runs), width)):
+                generator = derived_generator(SEED, case.id, shard, call)
+                prompts = runs[done : done + width]
+                for part in np.split(prompts, len(prompts)) if one_by_one else [prompts]:
+                    tokens += generate(part, generator)
         return tokens
 
     return work
@@ -131,7 +135,7 @@ def compare(subject: Subject, pair: str, tokens: int, repeats: int) -> tuple[flo
     made = plan(subject, pair, tokens)
     seconds = time.perf_counter() - begin
     works = {"alone": sampling(subject, pair, made), "certify": certifying(subject, made)}
-    rates = interleaved(works, repeats)
+    rates = interleaved(works, repeats, alike=True)
     ratio = median_ratio(rates["alone"], rates["certify"])
     alone, certified = (float(np.median(rates[name])) for name in ("alone", "certify"))
     return ratio, (

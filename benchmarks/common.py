@@ -19,14 +19,21 @@ def parse_quick(description: str) -> bool:
     return parser.parse_args().quick
 
 
-def interleaved(works: Mapping[str, Work], repeats: int) -> dict[str, list[float]]:
+def interleaved(
+    works: Mapping[str, Work], repeats: int, *, alike: bool = False
+) -> dict[str, list[float]]:
     """Units per second of each work, `repeats` times, after one untimed call of each.
 
     The works take turns, so that a slower minute of the machine slows all of them: compare the
     rates of one repeat, not of two runs.
+
+    Args:
+        works: by name.
+        repeats: timed calls of each.
+        alike: whether all must do as many units, as they are to do the same.
     """
-    for work in works.values():
-        work()
+    done = {name: work() for name, work in works.items()}
+    assert not alike or len(set(done.values())) == 1, f"not the same: {done}"
     rates: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():

@@ -118,7 +118,7 @@ class ShardSampler:
         return tally
 
     def _call(self, prompts: np.ndarray, shard: int, call: int, tally: CaseTally) -> DecoderOutput:
-        prompt_ids, attention_mask = _left_padded(self.case.prompts, prompts)
+        prompt_ids, attention_mask = left_padded(self.case.prompts, prompts)
         generator = derived_generator(self.seed, self.case.id, shard, call)
         result = self.generate(prompt_ids, attention_mask, generator)
         tally.note(result.findings)
@@ -240,7 +240,7 @@ def _first_round(values: Tensor | None) -> Tensor | None:
     return values[:, 0] if values is not None and values.shape[1] else None
 
 
-def _left_padded(prompts: tuple[tuple[int, ...], ...], index: np.ndarray) -> tuple[Tensor, Tensor]:
+def left_padded(prompts: tuple[tuple[int, ...], ...], index: np.ndarray) -> tuple[Tensor, Tensor]:
     """Prompts by index, as a batch with its attention mask."""
     if len(index) == 1:
         ids = torch.tensor(prompts[int(index[0])])[None]

@@ -95,11 +95,16 @@ def joined(outputs: Sequence[DecoderOutput]) -> DecoderOutput:
 
 def first_rows(output: DecoderOutput, rows: int) -> DecoderOutput:
     """The first rows of an output, in the fields that `joined` keeps."""
+    return chosen_rows(output, slice(rows))
+
+
+def chosen_rows(output: DecoderOutput, rows: slice | Tensor) -> DecoderOutput:
+    """Some rows of an output, or all in another order, in the fields that `joined` keeps."""
     kept = {
-        name: None if (field := getattr(output, name)) is None else field[:rows]
+        name: None if (field := getattr(output, name)) is None else field[rows]
         for name in ("accepted", "drafted", "target_probs", "draft_tokens", "draft_probs")
     }
-    return DecoderOutput(tokens=output.tokens[:rows], **kept)
+    return DecoderOutput(tokens=output.tokens[rows], **kept)
 
 
 def _stacked_known(parts: Sequence[Tensor | None], padding: int) -> Tensor | None:

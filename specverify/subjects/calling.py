@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from specverify.decoding.output import DecoderOutput, joined
+from specverify.decoding.row_settings import RowSettings
 from specverify.errors import SubjectError, UsageError
 from specverify.settings import SamplingSettings
 from specverify.subjects import watchdog
@@ -41,7 +42,7 @@ def call_decoder(
     draft: Any,
     prompt_ids: Tensor,
     attention_mask: Tensor,
-    settings: SamplingSettings,
+    settings: RowSettings,
     num_draft_tokens: int,
     generator: Generator,
     *,
@@ -60,7 +61,7 @@ def call_decoder(
         draft: the draft model.
         prompt_ids: long [B, T], padded on the left.
         attention_mask: [B, T], 1 on real tokens.
-        settings: the output contract.
+        settings: the output contract, of all rows, or of each where the subject takes that.
         num_draft_tokens: K, draft tokens a round.
         generator: source of all draws; a subject without a generator has the global ones seeded
             from it.
@@ -84,7 +85,7 @@ def call_decoder(
             draft,
             ids,
             shown,
-            _own_copy(settings),
+            own_settings(settings),
             num_draft_tokens,
             generator,
             generator=generator,
@@ -152,7 +153,7 @@ def call_decoder_by_row(
             shown = torch.ones_like(ids)
             with watchdog.time_limit(time_limit):
                 value = subject.call(
-                    target, draft, ids, shown, _own_copy(settings), num_draft_tokens, generator
+                    target, draft, ids, shown, own_settings(settings), num_draft_tokens, generator
                 )
             output = readable_output(value, 1, vocab_size, what=what)
             outputs.append(output)
@@ -160,7 +161,7 @@ def call_decoder_by_row(
             found = _changed(
                 {"prompt_ids": (ids, prompt[None]), "attention_mask": (shown, everything)}
             )
-            if output.tokens.shape[1] >= len(prompt):
+            if _ECHO <= len(prompt) <= output.tokens.shape[1]:
                 found += _echo(output.tokens, prompt[None], everything)
             findings.update(dict.fromkeys(found))
 
@@ -330,12 +331,19 @@ def vocab_size_of(model: Any) -> int:
     return size
 
 
-def _own_copy(settings: SamplingSettings) -> SamplingSettings:
+def own_settings(settings: RowSettings) -> RowSettings:
     """Settings a subject may do with as it likes; the constraint, mere code, is shared."""
+    if not isinstance(settings, SamplingSettings):
+        return [_own_copy(of_row) for of_row in settings]
+    return _own_copy(settings)
+
+
+def _own_copy(settings: SamplingSettings) -> SamplingSettings:
     own = settings.model_copy()
     # Settings are frozen, but for the entries of their mappings. As an update, a copy would count
     # as a field that was set.
-    vars(own).update({name: value.copy() for name, value in settings if isinstance(value, dict)})
+    fields = vars(own)
+    fields |= {name: value.copy() for name, value in fields.items() if isinstance(value, dict)}
     return own
 
 

@@ -45,7 +45,7 @@ TransformFactory = Callable[..., Transform]
 
 
 class Decoder(Protocol):
-    """A whole generation loop."""
+    """A whole generation loop; one that takes settings by row may be handed a list of them."""
 
     def __call__(
         self,
@@ -65,6 +65,8 @@ class Capabilities:
 
     batch: bool = True
     """Takes more than one row a call."""
+    row_settings: bool = False
+    """Takes a list of `SamplingSettings`, one for each row of a call, as well as one for all."""
     generator: bool = True
     """Draws everything from the generator it is handed."""
     settings: frozenset[str] | None = None

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Generator, Tensor
 
 from specverify.decoding.output import DecoderOutput
+from specverify.decoding.row_settings import RowSettings, generate_by_settings
 from specverify.errors import SettingsError
 from specverify.models.protocol import LanguageModel
 from specverify.settings import SamplingSettings
@@ -33,7 +34,7 @@ def reference_subject(
         draft: Any,
         prompt_ids: Tensor,
         attention_mask: Tensor,
-        settings: SamplingSettings,
+        settings: RowSettings,
         num_draft_tokens: int,
         generator: Generator,
     ) -> DecoderOutput:
@@ -43,11 +44,6 @@ def reference_subject(
         from specverify.models.transformers_model import as_language_model
         from specverify.verification import get_verification
 
-        if algorithm == "greedy" and not settings.greedy:
-            raise SettingsError(
-                f"{name} decodes greedily and got temperature={settings.temperature:g}; set "
-                "temperature to 0 (--settings greedy), or certify another reference"
-            )
         models = as_language_model(target), as_language_model(draft)
         decoder = SpeculativeDecoder(
             models[0],
@@ -55,7 +51,16 @@ def reference_subject(
             get_verification(algorithm).unchecked(),
             Fixed(num_draft_tokens),
         )
-        return decoder.generate(prompt_ids, attention_mask, settings=settings, generator=generator)
+
+        def alike(ids: Tensor, mask: Tensor, own: SamplingSettings) -> DecoderOutput:
+            if algorithm == "greedy" and not own.greedy:
+                raise SettingsError(
+                    f"{name} decodes greedily and got temperature={own.temperature:g}; set "
+                    "temperature to 0 (--settings greedy), or certify another reference"
+                )
+            return decoder.generate(ids, mask, settings=own, generator=generator)
+
+        return generate_by_settings(alike, prompt_ids, attention_mask, settings)
 
     return Subject(
         name=name,
@@ -67,6 +72,7 @@ def reference_subject(
             standard_draft=drafter is None,
             coin_dtype="float64",
             models=frozenset({"language_model", "transformers"}),
+            row_settings=True,
             **declared,
         ),
         summary=summary,

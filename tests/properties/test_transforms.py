@@ -14,6 +14,7 @@ from specverify.properties.transforms import transformed_round
 from specverify.subjects.protocols import Subject
 from specverify.transforms import REFERENCE, TopK
 from tests.properties.by_hand import evidence, moved
+from tests.transformers_constraints import CONSTRAINTS
 
 HUGGINGFACE = {
     "temperature": lambda temperature: hf.TemperatureLogitsWarper(temperature),
@@ -27,6 +28,7 @@ HUGGINGFACE = {
     "no_repeat_ngram": lambda ngram_size: hf.NoRepeatNGramLogitsProcessor(ngram_size),
     "bad_words": lambda bad_words: hf.NoBadWordsLogitsProcessor(bad_words, eos_token_id=None),
     "logit_bias": lambda bias: hf.SequenceBiasLogitsProcessor([[[t], b] for t, b in bias.items()]),
+    **CONSTRAINTS,
 }
 MASKED = -math.inf
 WIDTHS = ["as it comes", pytest.param("float32", marks=pytest.mark.slow)]

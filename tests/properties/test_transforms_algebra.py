@@ -10,6 +10,7 @@ from transformers.generation import logits_process as hf
 
 from specverify.certification.certificate import CaseRecord
 from specverify.certification.probes.run import probes_of
+from specverify.certification.probes.constraint_laws import BEFORE_LARGE
 from specverify.certification.probes.transform_laws import LAWS
 from specverify.certification.probes.transform_rows import Batch, batch, decided, expected
 from specverify.certification.registry import properties_of
@@ -20,6 +21,7 @@ from specverify.fixtures.mutants.transforms_algebra import MUTANTS
 from specverify.properties.transforms import equals_reference
 from specverify.subjects.protocols import Capabilities, Subject
 from specverify.transforms import REFERENCE, TopK
+from tests.transformers_constraints import CONSTRAINTS
 
 TRANSFORMERS = {
     "temperature": hf.TemperatureLogitsWarper,
@@ -33,6 +35,7 @@ TRANSFORMERS = {
     "no_repeat_ngram": hf.NoRepeatNGramLogitsProcessor,
     "bad_words": lambda bad_words: hf.NoBadWordsLogitsProcessor(bad_words, eos_token_id=None),
     "logit_bias": lambda bias: hf.SequenceBiasLogitsProcessor([[[t], b] for t, b in bias.items()]),
+    **CONSTRAINTS,
 }
 CHAPTER = [
     p for p in properties_of("transform") if p.chapter == "transforms" and p.evidence == "probed"
@@ -246,6 +249,7 @@ def test_rows_are_what_they_are_called():
     assert batch("small-vocabulary", 0).logits.shape[1] == 6
     assert int(batch("small-vocabulary", 0).ids.max()) < 6
     large = batch("large-vocabulary", 0)
+    assert large.ids.shape[1] == BEFORE_LARGE
     assert large.logits.shape[1] == 50_000
     assert float(large.logits.softmax(-1)[:, large.ids[0].unique()].sum(1).min()) > 0.2
     with pytest.raises(ValueError, match="no rows are called 'tiny'"):

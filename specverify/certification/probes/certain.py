@@ -6,6 +6,7 @@ change which one comes first change the run.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ def only_run(world: World, row: int = 0) -> list[int]:
     Raises:
         UsageError: another token has a probability that is more than rounding.
     """
-    settings = world.settings.model_copy(update={"temperature": COLD})
+    settings = world.of_row(row).model_copy(update={"temperature": COLD})
     forced = TeacherForced(world.target, world.prompts[row], settings)
     emitted: list[int] = []
     while not _ended(emitted, settings):
@@ -70,8 +71,19 @@ def only_run(world: World, row: int = 0) -> list[int]:
 
 def cold(world: World) -> list[World]:
     """The world at temperature 0, and at one at which the first choice is as certain."""
-    fields = {name: getattr(world.settings, name) for name in world.settings.model_fields_set}
-    return [world.under(**fields | {"temperature": temperature}) for temperature in (0.0, COLD)]
+
+    def at(settings: SamplingSettings, temperature: float) -> SamplingSettings:
+        return settings.model_copy(update={"temperature": temperature})
+
+    return [
+        replace(
+            world,
+            settings=at(world.settings, temperature),
+            row_settings=world.row_settings
+            and tuple(at(own, temperature) for own in world.row_settings),
+        )
+        for temperature in (0.0, COLD)
+    ]
 
 
 def certain_runs(trial: DecoderTrial, runs: Runs) -> Outcome:
@@ -107,8 +119,9 @@ def _differences(
     for row, (padded, right) in enumerate(zip(tokens, expected, strict=True)):
         emitted = [token for token in padded if token >= 0]
         if emitted != right:
+            temperature = world.of_row(row).temperature
             found.append(
-                f"{what}, K={world.num_draft_tokens}, temperature {world.settings.temperature:g}: "
+                f"{what}, K={world.num_draft_tokens}, temperature {temperature:g}: "
                 f"{emitted} follows the prompt {_shown(world.prompts[row])}, and only {right} can"
             )
     return found

@@ -19,7 +19,8 @@ from specverify.errors import CannotSteer, SubjectError
 from specverify.exact.distribution import JointDistribution
 from specverify.exact.programs import program_distribution
 from specverify.models.table import TableModel
-from specverify.subjects.calling import call_decoder
+from specverify.settings import SamplingSettings
+from specverify.subjects.calling import call_decoder, own_settings
 
 REPLAYS = 2
 """Paths that are taken again in each world, to see whether the same comes out. There are some sixty
@@ -71,7 +72,7 @@ class DecoderTrial(Trial):
         ids, mask = world.batch
 
         def program(source: Generator) -> Tensor:
-            settings = world.settings.model_copy()
+            settings = own_settings(world.contract)
             arguments = (ids.clone(), mask.clone(), settings, world.num_draft_tokens, source)
             try:
                 value = calls(target, draft, *arguments)
@@ -127,12 +128,15 @@ class DecoderTrial(Trial):
         """
         ids, mask = world.batch
         chosen = torch.arange(len(ids) if rows is None else rows) % len(ids)
+        contract = world.contract
+        if not isinstance(contract, SamplingSettings):
+            contract = [contract[row] for row in chosen.tolist()]
         result = call_decoder(
             self.subject,
             *self.models(world, make),
             ids[chosen],
             mask[chosen],
-            world.settings,
+            contract,
             world.num_draft_tokens,
             generator,
             time_limit=self.time_limit,
@@ -166,7 +170,7 @@ class DecoderTrial(Trial):
             counts,
             laws,
             what,
-            tokens=world.settings.max_new_tokens,
+            tokens=max(world.of_row(row).max_new_tokens for row in range(len(world.prompts))),
             coin_dtype=self.subject.capabilities.coin_dtype,
             share=self.share,
             violations=violations,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specverify.certification.presets import restrict
+from specverify.decoding.row_settings import RowSettings
 from specverify.decoding.scoring import TeacherForced
 from specverify.exact.joint import Joint
 from specverify.exact.prefix_tree import PrefixTree
@@ -22,6 +23,9 @@ from specverify.subjects.protocols import Subject
 VOCAB_SIZE, ORDER = 3, 2
 _TARGET_SEED, _DRAFT_SEED, _NOISE = 5, 7, 0.8
 _ROWS = 256
+
+ONE_CONTRACT = "all rows of a call have the same settings"
+"""Why rows with settings of their own are not asked for."""
 
 
 @cache
@@ -41,6 +45,8 @@ class World:
     prompts: tuple[tuple[int, ...], ...] = ((0, 1),)
     """One for each row of the batch."""
     num_draft_tokens: int = 2
+    row_settings: tuple[SamplingSettings, ...] | None = None
+    """Of each row in the place of `settings`, where rows have settings of their own."""
 
     def under(self, **settings: Any) -> Self:
         """The same world under other settings; the length limit stays unless it is given."""
@@ -49,11 +55,14 @@ class World:
 
     def refused_by(self, subject: Subject) -> str | None:
         """Why a subject cannot be asked to decode here, None if it can."""
-        _, dropped = restrict(self.settings, subject.capabilities.settings)
-        if dropped:
-            return f"the subject does not honour {', '.join(dropped)}"
-        if subject.capabilities.algorithm == "greedy" and not self.settings.greedy:
-            return "the subject decodes greedily only"
+        if self.row_settings is not None and not subject.capabilities.row_settings:
+            return ONE_CONTRACT
+        for settings in self.row_settings or (self.settings,):
+            _, dropped = restrict(settings, subject.capabilities.settings)
+            if dropped:
+                return f"the subject does not honour {', '.join(dropped)}"
+            if subject.capabilities.algorithm == "greedy" and not settings.greedy:
+                return "the subject decodes greedily only"
         if len(self.prompts) > 1 and not subject.capabilities.batch:
             return "the subject takes one row a call"
         return None
@@ -69,11 +78,25 @@ class World:
             mask[row, width - len(prompt) :] = 1
         return ids, mask
 
+    @property
+    def contract(self) -> RowSettings:
+        """What a decoder is handed as its settings."""
+        return self.settings if self.row_settings is None else list(self.row_settings)
+
+    def of_row(self, row: int) -> SamplingSettings:
+        """Settings of one row of the batch."""
+        return self.settings if self.row_settings is None else self.row_settings[row]
+
     def tree(self, row: int = 0) -> PrefixTree:
         """The stopped joint distribution of the run from one prompt, every sequence of it."""
-        forced = TeacherForced(self.target, self.prompts[row], self.settings, _ROWS)
-        size, length = self.target.vocab_size, self.settings.max_new_tokens
-        return PrefixTree.grow(forced, size, length, self._ends)
+        settings = self.of_row(row)
+
+        def ends(prefixes: NDArray[np.int64]) -> NDArray[np.bool_]:
+            required, _ = run_lengths(torch.from_numpy(np.ascontiguousarray(prefixes)), settings)
+            return required.numpy() == prefixes.shape[1]
+
+        forced = TeacherForced(self.target, self.prompts[row], settings, _ROWS)
+        return PrefixTree.grow(forced, self.target.vocab_size, settings.max_new_tokens, ends)
 
     def expected(self) -> Joint:
         """The joint distribution of all rows, with `SEPARATOR` between them."""
@@ -88,7 +111,3 @@ class World:
                 if probability > 0
             }
         return joint
-
-    def _ends(self, prefixes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        required, _ = run_lengths(torch.from_numpy(np.ascontiguousarray(prefixes)), self.settings)
-        return required.numpy() == prefixes.shape[1]

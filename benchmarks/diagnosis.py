@@ -1,5 +1,7 @@
 """How well violations are diagnosed: every mutant as subject, known and left out of the library.
 
+Transforms have beside their mutants mistakes that any of them may have; figures are given for both.
+
 Known, its own kind must be the first guess for nine of ten. Left out, the diagnosis must be
 unknown, a neighbour of its own kind, or unsure: never another kind with confidence. Mutants whose
 distributions cannot be computed, or that are right on all inputs compared, are listed apart.
@@ -9,7 +11,7 @@ guess is made from the bets that gained most: the kind that the catalogue gives,
 (another kind, beside which the right one has a weight of a tenth at least), unknown, or another
 kind. Mutants that so few tokens do not show are counted apart.
 
-python benchmarks/diagnosis.py [--write [--anew] [--jobs N]] [--kinds rule decoder]
+python benchmarks/diagnosis.py [--write [--anew] [--jobs N]] [--kinds rule decoder transform]
 python benchmarks/diagnosis.py --bets [--tokens N] [--seed N] [--only ID ...]
 """
 
@@ -24,15 +26,19 @@ from typing import Any
 import torch
 
 from specverify.certification.certificate import CaseRecord, DiagnosisRecord
-from specverify.certification.diagnosis import UNKNOWN, compared
-from specverify.certification.diagnosis_bets import by_bets, weighed
+from specverify.certification.diagnosis import compared
+from specverify.certification.diagnosis_bets import UNKNOWN, by_bets, weighed
+from specverify.certification.diagnosis_transforms import compared_transform, seen_of
 from specverify.certification.plan import pair_presets
 from specverify.certification.run import certify
-from specverify.certification.signatures import emitted, inputs, library, signature
+from specverify.certification.signatures import Known, emitted, inputs, library, signature
 from specverify.fixtures.mutants import MUTANTS, Mutant
+from specverify.fixtures.mutants.any_transform import GeneralMistake
 from specverify.models.pairs import load_pair
 
-KINDS = ("rule", "decoder")
+KINDS = ("rule", "decoder", "transform")
+STORED = ("rule", "decoder")
+"""Kinds whose signatures take minutes, and are kept in a file."""
 CONFIDENT = 0.9
 """Probability from which a diagnosis is given as one."""
 TOKENS = 36_000
@@ -104,17 +110,15 @@ def compact(everything: dict[str, dict[str, dict[str, Any]]]) -> str:
     return "{\n" + ",\n".join(kinds) + "\n}"
 
 
-def report(kind: str) -> None:
-    """Print a line for each mutant of a kind, and what it comes to."""
+def report(title: str, mutants: Sequence[Known]) -> None:
+    """Print a line for each of some mutants, and what it comes to."""
     right = judged = misled = 0
     apart = []
-    for mutant in library(kind):
-        observed = {input: signature(mutant, input) for input in inputs(kind)}
-        known = compared(kind, observed)
+    for mutant in mutants:
+        known, left_out = diagnosed(mutant)
         if known is None:
             apart.append(mutant.id)
             continue
-        left_out = compared(kind, observed, without=frozenset({mutant.id}))
         assert left_out is not None
         judged += 1
         right += known.kind == mutant.family
@@ -124,8 +128,20 @@ def report(kind: str) -> None:
             f"{mutant.id:<40} {mutant.family:<12} known: {said(known):<34} left out: "
             f"{said(left_out)}{'  MISLED' if wrong else ''}"
         )
-    print(f"{kind}: first guess right for {right} of {judged}; misled, left out: {misled}")
+    print(f"{title}: first guess right for {right} of {judged}; misled, left out: {misled}")
     print(f"not compared: {', '.join(apart) or 'none'}\n")
+
+
+def diagnosed(mutant: Known) -> tuple[DiagnosisRecord | None, DiagnosisRecord | None]:
+    """What is made of a mutant as it is known, and as it is left out; None for what is right."""
+    kind, left_out = mutant.subject.kind, frozenset({mutant.id})
+    if kind == "transform":
+        seen, reference = seen_of(mutant.subject), str(mutant.subject.reference)
+        known = compared_transform(reference, seen)
+        return known, known and compared_transform(reference, seen, without=left_out)
+    observed = {input: signature(mutant, input) for input in inputs(kind)}
+    known = compared(kind, observed)
+    return known, known and compared(kind, observed, without=left_out)
 
 
 def said(diagnosis: DiagnosisRecord) -> str:
@@ -215,10 +231,15 @@ def main() -> None:
         report_bets(arguments.only, arguments.tokens, arguments.seed)
         return
     if arguments.write:
-        write(arguments.kinds, arguments.jobs, anew=arguments.anew)
+        stored = [kind for kind in arguments.kinds if kind in STORED]
+        write(stored, arguments.jobs, anew=arguments.anew)
         return
     for kind in arguments.kinds:
-        report(kind)
+        mutants = library(kind)
+        catalogue = [mutant for mutant in mutants if not isinstance(mutant, GeneralMistake)]
+        report(kind, catalogue)
+        if general := [mutant for mutant in mutants if isinstance(mutant, GeneralMistake)]:
+            report(f"{kind}, mistakes of any", general)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 A mistake is known by what it emits. The subject's distributions are held against those of every
 mutant, by the Kullback-Leibler divergence of the subject's from the mutant's, summed over a few
 inputs and divided by its divergence from the target. That fit is 0 for the same mistake, and 1 for
-one that explains nothing. Weights fall exponentially with it, and an unknown mistake has the weight
-of one that leaves a tenth unexplained. So what fits worse than that is called unknown.
+one that explains nothing. `diagnosis_weights` makes a kind of it, or an unknown one. A transform
+emits nothing; what it makes of rows of logits is compared likewise, see `diagnosis_transforms`.
 
 Where nothing can be computed, the bets on sampled tokens say what they can: see `diagnosis_bets`.
 """
@@ -12,9 +12,11 @@ Where nothing can be computed, the bets on sampled tokens say what they can: see
 import math
 from collections.abc import Mapping, Sequence
 
-from specverify.certification.certificate import CaseRecord, DiagnosisRecord, SuspectRecord
+from specverify.certification.certificate import CaseRecord, DiagnosisRecord
 from specverify.certification.counterexamples.attach import roots
-from specverify.certification.diagnosis_bets import UNKNOWN, by_bets
+from specverify.certification.diagnosis_bets import by_bets
+from specverify.certification.diagnosis_transforms import diagnose_transform
+from specverify.certification.diagnosis_weights import weighed
 from specverify.certification.signatures import (
     Input,
     Known,
@@ -27,21 +29,10 @@ from specverify.certification.verdict import EXACT
 from specverify.exact.joint import Joint, total_variation
 from specverify.subjects.protocols import Subject
 
-SHOWN = 3
-"""Suspects that are recorded."""
-
-_STEEPNESS = 40.0
-"""How fast weights fall: what leaves 2.5 % more unexplained weighs e times less."""
-_UNKNOWN_FIT = 0.1
-"""What a mistake of an unknown kind is taken to leave unexplained."""
 _SIZES = (1.0, 0.125, 0.25, 0.5, 0.75, 1.5, 2.0, 4.0)
 """Of a mistake, in multiples of a mutant's."""
 _OTHER_SIZE = 0.02
 """What another size than a mutant's costs it."""
-_EXACT = 1e-3
-"""Fit up to which a mutant is taken to be the mistake itself."""
-_CLOSE = 0.1
-"""Weight of all others beside it."""
 _HOPELESS = 0.75
 """Fit from which a mutant is not compared any further."""
 _SMALLEST = 1e-9
@@ -58,12 +49,15 @@ def with_diagnosis(cases: Sequence[CaseRecord], subject: Subject) -> list[CaseRe
         subject: what they are of.
     """
     first = next(iter(roots(cases)), None)
-    if first is None or subject.kind == "transform" or subject.capabilities.lossy is not None:
+    if first is None or subject.capabilities.lossy is not None:
         return list(cases)
     steered = any(case.id.startswith(EXACT) for case in cases)
-    found = diagnose(subject) if steered else None
-    index = first[0]
-    if found is None:
+    found, index = None, first[0]
+    if subject.kind == "transform":
+        found = diagnose_transform(subject)
+    elif steered:
+        found = diagnose(subject)
+    if found is None and subject.kind != "transform":
         index, found = by_bets(cases)
     if found is None:
         return list(cases)
@@ -106,7 +100,7 @@ def compared(
     # The most telling input first: it rules most of the mutants out.
     order = sorted(known, key=lambda i: -divergence(known[i], i.expected))
     mutants = [mutant for mutant in library(kind) if mutant.id not in without]
-    return _weighed([(_fit(mutant, known, order, whole), mutant) for mutant in mutants])
+    return weighed([(_fit(mutant, known, order, whole), mutant) for mutant in mutants])
 
 
 def divergence(observed: Joint, expected: Joint) -> float:
@@ -160,36 +154,3 @@ def _resized(joint: Joint, expected: Joint, size: float) -> Joint:
     }
     total = math.fsum(masses.values())
     return {key: mass / total for key, mass in masses.items()}
-
-
-def _weighed(fits: Sequence[tuple[float, Known]]) -> DiagnosisRecord:
-    """Weights of kinds, each as heavy as its best mutant, beside an unknown one."""
-    ranked = sorted(fits, key=lambda entry: round(entry[0], 9))
-    weighed = [(_weight(fit), mutant) for fit, mutant in ranked]
-    unknown = math.exp(-_STEEPNESS * _UNKNOWN_FIT)
-    kinds, best = {UNKNOWN: unknown}, dict[str, Known]()
-    for weight, mutant in weighed:
-        kinds.setdefault(mutant.family, weight)
-        best.setdefault(mutant.family, mutant)
-    total = math.fsum(kinds.values())
-    kind = max(kinds, key=lambda name: (kinds[name], name))
-    suspects = tuple(
-        SuspectRecord(mutant=mutant.id, kind=mutant.family, probability=round(weight / total, 6))
-        for weight, mutant in weighed[:SHOWN]
-        if weight > unknown
-    )
-    named = best.get(kind)
-    # The summary of a mutant says the change and, for decoders, what it does to the output.
-    return DiagnosisRecord(
-        kind=kind,
-        confidence=round(kinds[kind] / total, 6),
-        mutant="" if named is None else named.id,
-        description="" if named is None else named.subject.summary or named.description,
-        basis="exact",
-        suspects=suspects,
-    )
-
-
-def _weight(fit: float) -> float:
-    """Of a mutant; distributions are exact, so what only comes close is another mistake."""
-    return (1.0 if fit < _EXACT else _CLOSE) * math.exp(-_STEEPNESS * fit)

@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from specverify.certification.exact_calls import MAXIMUM_RUNS, SteeredCalls, check_tokens
+from specverify.certification.exact_calls import MAXIMUM_RUNS, check_tokens
 from specverify.certification.exact_evidence import NUMERICAL, Comparison, ExactEvidence
+from specverify.certification.steered_rows import keywords, steered_calls
 from specverify.certification.transform_case import TransformCase, transform_cases
 from specverify.exact.compare_round import compare_round
 from specverify.exact.conditional import Conditional
@@ -42,13 +43,13 @@ class TransformedCase:
 
     @property
     def num_draft_tokens(self) -> int:
-        """K."""
-        return NUM_DRAFT_TOKENS
+        """K; 1 with coins, since rows whose coins are followed one by one take so much longer."""
+        return 1 if self.transform.random else NUM_DRAFT_TOKENS
 
     @property
     def size(self) -> str:
         """V and K, for a reader."""
-        return f"V={VOCAB_SIZE}, K={NUM_DRAFT_TOKENS}"
+        return f"V={VOCAB_SIZE}, K={self.num_draft_tokens}"
 
     def round(self) -> Round:
         """What the reference makes of the logits of both models."""
@@ -58,7 +59,7 @@ class TransformedCase:
             return transformed(lambda prefixes: logits(prefixes, seed).numpy(), reference, PROMPT)
 
         target, draft = conditional(_TARGET_SEED), conditional(_DRAFT_SEED)
-        return Round(target, draft, VOCAB_SIZE, NUM_DRAFT_TOKENS)
+        return Round(target, draft, VOCAB_SIZE, self.num_draft_tokens)
 
 
 def transformed_cases(reference: str | None) -> list[TransformedCase]:
@@ -86,22 +87,29 @@ def steer_transform(
 
     The transform makes the target's rows where its randomness is steered, so that its own draws are
     followed like those of the rule; it is handed float32. Draft tokens come through the reference.
+    One that tosses coins is built in each run, with the run's generator, so that a coin tossed by
+    its factory is one of the round.
 
     Raises:
         CannotSteer: its randomness cannot be followed.
         SubjectError: its factory failed.
     """
-    transform = build_transform(subject, time_limit=time_limit, **case.transform.parameters)
-    calls = SteeredCalls(subject, time_limit, function=transform)
+    parameters, random = case.transform.parameters, case.transform.random
+    named = keywords(subject, parameters, Generator().manual_seed(seed)) if random else parameters
+    once = build_transform(subject, time_limit=time_limit, **named)
+    calls = steered_calls(subject, time_limit)
     prompt = torch.tensor(PROMPT)
 
     def rule(tokens: Tensor, q: Tensor, _: Tensor, generator: Generator) -> Tensor:
+        transform: Any = once
+        if random:
+            transform = calls(subject.call, **keywords(subject, parameters, generator))
         rows = []
-        for depth in range(NUM_DRAFT_TOKENS + 1):
+        for depth in range(case.num_draft_tokens + 1):
             prefixes = tokens[:, :depth]
             histories = torch.cat([prompt.expand(len(tokens), -1), prefixes], 1)
             raw = logits(prefixes, _TARGET_SEED)
-            made: Any = calls(histories, raw.clone())
+            made: Any = calls(transform, histories, raw.clone())
             what = f"output of {subject.name!r}"
             rows.append(transformed_logits(made, raw, what=what).double().softmax(-1))
         return TOKEN(tokens, q, torch.stack(rows, 1), generator).tokens

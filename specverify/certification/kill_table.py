@@ -31,6 +31,8 @@ class ControlRecord(Record):
     id: str
     kind: str
     code: str = ""
+    flag: str = ""
+    """The kind of mistake; empty for what is right."""
     description: str
     effect: Effect
     caught_by: tuple[str, ...] = ()

@@ -47,6 +47,11 @@ class Control(Protocol):
     def code(self) -> str: ...
 
     @property
+    def flag(self) -> str:
+        """The kind of mistake; empty for what is right."""
+        ...
+
+    @property
     def description(self) -> str: ...
 
     @property
@@ -149,6 +154,7 @@ def try_control(index: int, *, seed: int, thorough: bool = False) -> ControlReco
         id=control.id,
         kind=control.subject.kind,
         code=control.code,
+        flag=control.flag,
         description=control.description,
         effect=control.effect,
         caught_by=tuple(sorted(control.caught_by)),

@@ -8,6 +8,7 @@ computed when they are first asked for, and kept while the process lives.
 import importlib
 import importlib.resources
 import json
+import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 from specverify.certification.probes.decoder_trial import DecoderTrial
 from specverify.certification.probes.rule_trial import RuleTrial
 from specverify.certification.probes.world import World, small_tables
+from specverify.certification.transform_case import PARAMETERS
 from specverify.errors import CannotSteer, SubjectError
 from specverify.exact.compare_round import completed
 from specverify.exact.joint import Joint
@@ -27,6 +29,10 @@ from specverify.subjects.protocols import Subject
 RULES = "specverify.fixtures.mutants.rule_calls:RULE_MUTANTS"
 DECODERS = "specverify.fixtures.mutants:MUTANTS"
 """The catalogues that ship with specverify. Named, not imported: they are made of subjects."""
+TRANSFORMS = "specverify.fixtures.mutants", "transforms"
+"""Package of the mutants of transforms, and how the names of its modules with such begin."""
+GENERAL = "specverify.fixtures.mutants.any_transform:general_mistakes"
+"""Mistakes that any transform may have, by its reference."""
 
 SIGNATURES = "specverify.fixtures.mutants", "signatures.json"
 """Package and name of the file with what the mutants emit: by kind, input and mutant a list of
@@ -77,18 +83,38 @@ class Input:
 
 @cache
 def library(kind: str) -> tuple[Known, ...]:
-    """Known mistakes of subjects of a kind; none for transforms."""
+    """Known mistakes of subjects of a kind; those of transforms that any may have come last."""
     if kind == "rule":
         return tuple(_catalogue(RULES))
     if kind == "decoder":
         found = _catalogue(DECODERS).values()
         return tuple(mutant for mutant in found if mutant.subject.kind == "decoder")
-    return ()
+    return tuple(mutant for reference in PARAMETERS for mutant in of_transform(reference))
+
+
+@cache
+def of_transform(reference: str) -> tuple[Known, ...]:
+    """Known mistakes of transforms that claim to be a reference.
+
+    Args:
+        reference: a key of `transform_case.PARAMETERS`.
+    """
+    own = (mutant for mutant in _transforms() if mutant.subject.reference == reference)
+    return (*own, *_catalogue(GENERAL)(reference))
+
+
+@cache
+def _transforms() -> tuple[Known, ...]:
+    package, prefix = TRANSFORMS
+    path = importlib.import_module(package).__path__
+    names = sorted(module.name for module in pkgutil.iter_modules(path))
+    chosen = (name for name in names if name.startswith(prefix))
+    return tuple(mutant for name in chosen for mutant in _catalogue(f"{package}.{name}:MUTANTS"))
 
 
 @cache
 def inputs(kind: str) -> tuple[Input, ...]:
-    """What subjects of a kind are compared on."""
+    """What subjects of a kind, rules or decoders, are compared on; see `transform_looks`."""
     return tuple(_rounds() if kind == "rule" else _worlds())
 
 

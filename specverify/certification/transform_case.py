@@ -1,12 +1,14 @@
 """One case of a transform: a reference, its parameters, and logits that tell conventions apart."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from specverify.certification.allowed_in_turn import AllowedInTurn
 from specverify.errors import UsageError
 from specverify.lookup import did_you_mean
 from specverify.transforms import REFERENCE, Transform
@@ -43,9 +45,49 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "no_repeat_ngram": ({"ngram_size": 1}, {"ngram_size": 2}, {"ngram_size": 3}),
     "bad_words": ({"bad_words": [[1], [2, 3]]}, {"bad_words": [[0, 1, 2], [4]]}),
     "logit_bias": ({"bias": {0: 1.5, 3: -2.0}},),
+    "allowed_tokens": tuple(
+        {"allowed": AllowedInTurn(sets, turning), "prompt_length": prompt_length}
+        for sets, turning, prompt_length in (
+            (((0, 3, 5), (1, 2, 4, 5)), (0, 2, 3), 0),
+            (((0, 2, 5), (3, 5), (1, 2, 3, 4, 5)), (1, 2, 7), 1),
+            (((1, 4, 5),), (), 0),
+        )
+    ),
+    "min_length": tuple(
+        {"min_new_tokens": least, "stop_token_ids": stops, "prompt_length": prompt_length}
+        for least, stops, prompt_length in (
+            (HISTORY + 1, [0], 0),
+            (HISTORY, [0], 0),
+            (HISTORY, [2, 4], 1),
+            (5, [1, 3], 0),
+        )
+    ),
+    "forced_tokens": tuple(
+        {"forced": forced, "prompt_length": prompt_length}
+        for forced, prompt_length in (
+            ({5: 2, HISTORY: SPARED}, 0),
+            ({4: 0, HISTORY - 1: SPARED, HISTORY + 1: SPARED}, 0),
+            ({4: 3, HISTORY - 1: SPARED}, 1),
+        )
+    ),
 }
-"""Parameters tried for each reference. Random transforms and those defined by a callable are left
-out: a single pair of outputs says nothing about the former, and the latter are the caller's own."""
+"""Parameters tried for each reference, on both sides of the lengths at which constraints change:
+that of the histories, and those of `exact_transform`, 4 to 6.
+
+None may lose a row its last token, nor bring a masked token back, which `transforms.support` takes
+for a mistake: so `SPARED` is always allowed, and forced where histories have `HISTORY` tokens. No
+prompt is longer than the shortest history that is tried, of one token."""
+
+RANDOM_PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "xtc": (
+        {"probability": 1.0, "threshold": 0.25},
+        {"probability": 0.5, "threshold": 0.1},
+        {"probability": 0.25, "threshold": 0.05},
+        {"probability": 0.0, "threshold": 0.1},
+    ),
+}
+"""The same for references that toss coins. A single pair of outputs says nothing about them, so
+their laws are computed (`random_transform`), and no property that calls them once is asked."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +100,22 @@ class TransformCase:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Real parameters, such as what probabilities are compared with."""
-        return {name: p for name, p in self.parameters.items() if isinstance(p, float)}
+        """Real parameters, such as what probabilities are compared with; no weight of a coin."""
+        return {
+            name: entry
+            for name, entry in self.parameters.items()
+            if isinstance(entry, float) and name != "probability"
+        }
+
+    @property
+    def random(self) -> bool:
+        """Whether the reference tosses coins."""
+        return self.reference in RANDOM_PARAMETERS
 
     @property
     def record(self) -> dict[str, Any]:
         """Reference and parameters in JSON's types."""
-        parameters = {
-            name: {str(key): entry for key, entry in value.items()}
-            if isinstance(value, dict)
-            else value
-            for name, value in self.parameters.items()
-        }
+        parameters = {name: _json(value) for name, value in self.parameters.items()}
         return {"reference": self.reference, **parameters}
 
     def build_reference(self, scaled: float = 1.0) -> Transform:
@@ -84,25 +130,53 @@ class TransformCase:
         return REFERENCE[self.reference](**self.parameters | moved)
 
 
+def _json(value: Any) -> Any:
+    if isinstance(value, AllowedInTurn):
+        return value.record
+    if isinstance(value, dict):
+        return {str(key): entry for key, entry in value.items()}
+    return value
+
+
+def loaded_parameters(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as they are in a `TransformCase`, from their values in JSON's types.
+
+    Raises:
+        KeyError: a part of one is missing.
+        TypeError: one has another type.
+        ValueError: one is malformed.
+    """
+    parameters = dict(record)
+    if "bias" in parameters:
+        parameters["bias"] = {int(token): float(by) for token, by in parameters["bias"].items()}
+    if "forced" in parameters:
+        forced = parameters["forced"]
+        parameters["forced"] = {int(position): int(token) for position, token in forced.items()}
+    if "allowed" in parameters:
+        parameters["allowed"] = AllowedInTurn.loaded(parameters["allowed"])
+    return parameters
+
+
 def transform_cases(reference: str | None) -> list[TransformCase]:
     """The cases of a reference.
 
     Raises:
         UsageError: no reference is named, or there is none to compare with.
     """
-    if reference not in PARAMETERS:
+    known = PARAMETERS | RANDOM_PARAMETERS
+    if reference not in known:
         said = (
             "none is named"
             if reference is None
-            else f"{reference!r} is none{did_you_mean(reference, PARAMETERS)}"
+            else f"{reference!r} is none{did_you_mean(reference, known)}"
         )
         raise UsageError(
             f"a transform is compared with a reference, and {said}; name one with "
-            f"--reference-transform: {', '.join(PARAMETERS)}"
+            f"--reference-transform: {', '.join(known)}"
         )
     return [
         TransformCase(f"{reference}{list(parameters.values())}", reference, parameters)
-        for parameters in PARAMETERS[reference]
+        for parameters in known[reference]
     ]
 
 

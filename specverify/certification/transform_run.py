@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from specverify.certification.certificate import CaseRecord, TestRecord
 from specverify.certification.judge import case_verdict, test_records
+from specverify.certification.random_transform import run_random_transform
 from specverify.certification.registry import Property
 from specverify.certification.transform_case import TransformCase
 from specverify.certification.transform_evidence import run_transform
-from specverify.errors import SubjectError
+from specverify.errors import CannotSteer, SubjectError
 from specverify.statistics.budget import Budget
 from specverify.subjects.protocols import Subject
 
@@ -26,9 +27,13 @@ def run_transform_case(
     records: list[TestRecord] = []
     findings: tuple[str, ...] = ()
     try:
-        evidence = run_transform(subject, case, seed, time_limit)
+        gather = run_random_transform if case.random else run_transform
+        evidence = gather(subject, case, seed, time_limit)
     except SubjectError as error:
         verdict, reason = "error", str(error)
+    except CannotSteer as refusal:
+        # Nothing else is known of a law than what is computed.
+        verdict, reason = "error", f"its coins cannot be followed: {refusal}"
     else:
         findings = evidence.findings
         for property in properties:

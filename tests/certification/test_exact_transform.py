@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from transformers import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -37,7 +37,8 @@ from specverify.errors import CannotSteer, OutsideRandomness, SubjectError
 from specverify.fixtures.mutants import MUTANTS
 from specverify.statistics.budget import Budget
 from specverify.subjects.protocols import Subject
-from specverify.transforms import REFERENCE, RepetitionPenalty, TopK
+from specverify.transforms import REFERENCE, XTC, RepetitionPenalty, TopK
+from tests.transformers_constraints import CONSTRAINTS
 
 EXACT = [p for p in properties_of("transform") if p.evidence == "exact"]
 SEEDS = (11, 12)
@@ -108,6 +109,7 @@ TRANSFORMERS = {
     "eta": EtaLogitsWarper,
     "repetition_penalty": RepetitionPenaltyLogitsProcessor,
     "no_repeat_ngram": NoRepeatNGramLogitsProcessor,
+    **CONSTRAINTS,
 }
 
 
@@ -161,6 +163,35 @@ def test_coins_of_a_transform_are_followed() -> None:
     mixed = 0.75 * TopK(3)(torch.tensor([PROMPT]), raw).softmax(1) + 0.25 * raw.softmax(1)
     assert first == pytest.approx(mixed[0].numpy(), abs=1e-7)
     assert evidence.comparison.certain > 0.01
+
+
+def test_coins_of_xtc_are_followed_in_a_round_of_one_draft_token() -> None:
+    for record in records(subject(XTC, "xtc")):
+        assert record.verdict == "preserved"
+        assert record.tv_bound < 1e-14
+        assert record.num_draft_tokens == 1
+
+
+def test_a_coin_tossed_by_the_factory_is_one_of_the_round() -> None:
+    """Both positions go by it, so it is wrong together; the first token alone is right."""
+
+    class Early(XTC):
+        def __init__(self, probability: float, threshold: float, generator: Generator) -> None:
+            super().__init__(probability, threshold)
+            self.heads = torch.rand((), dtype=torch.float64, generator=generator) < probability
+
+        def __call__(self, input_ids: Tensor, logits: Tensor, /) -> Tensor:
+            raw, cut = (made for _, made in self.outcomes(input_ids, logits))
+            return torch.where(self.heads, cut, raw)
+
+    case = transformed_cases("xtc")[1]
+    evidence = steer_transform(subject(Early, "xtc"), case, 0, 60.0)
+    assert evidence.comparison.certain > 0.01
+    first = np.zeros(VOCAB_SIZE)
+    for tokens, mass in evidence.joint.probabilities.items():
+        first[tokens[0]] += mass
+    assert first == pytest.approx(case.round().p(0)[0], abs=1e-12)
+    assert verdicts(subject(Early, "xtc"))[1] == "violated"
 
 
 def test_coins_without_effect_do_not_accuse() -> None:

@@ -1,13 +1,18 @@
 """The corpus a transform is tried on."""
 
+import json
+
 import pytest
 import torch
 
 from specverify.certification.transform_case import (
+    HISTORY,
     PARAMETERS,
+    RANDOM_PARAMETERS,
     SPARED,
     TransformCase,
     corpus,
+    loaded_parameters,
     transform_cases,
 )
 from specverify.errors import UsageError
@@ -57,12 +62,46 @@ def test_the_seed_decides():
     assert not torch.equal(first, other)
 
 
-def test_every_reference_without_coins_or_callables_has_cases():
-    left_out = {"xtc", "allowed_tokens", "min_length", "forced_tokens"}
-    assert set(PARAMETERS) == set(REFERENCE) - left_out
-    for reference in PARAMETERS:
+def test_every_reference_has_cases():
+    known = PARAMETERS | RANDOM_PARAMETERS
+    assert set(known) == set(REFERENCE)
+    assert not set(PARAMETERS) & set(RANDOM_PARAMETERS)
+    for reference in known:
         cases = transform_cases(reference)
         assert len({case.id for case in cases}) == len(cases)
+        assert {case.random for case in cases} == {reference in RANDOM_PARAMETERS}
+
+
+@pytest.mark.parametrize("reference", [*PARAMETERS, *RANDOM_PARAMETERS])
+def test_cases_come_back_from_json(reference):
+    for case in transform_cases(reference):
+        record = json.loads(json.dumps(case.record))
+        assert record.pop("reference") == reference
+        assert loaded_parameters(record) == case.parameters
+
+
+def test_constraints_are_tried_on_both_sides_of_the_length():
+    """Reached exactly, passed, and not reached; forced here, and elsewhere."""
+    ahead = {
+        case.parameters["min_new_tokens"] + case.parameters["prompt_length"] - HISTORY
+        for case in transform_cases("min_length")
+    }
+    assert {0, 1} < ahead
+    assert min(ahead) < 0
+    here = [
+        HISTORY - case.parameters["prompt_length"] in case.parameters["forced"]
+        for case in transform_cases("forced_tokens")
+    ]
+    assert set(here) == {True, False}
+
+
+def test_no_masked_token_comes_back():
+    """So that `transforms.support` can be asked of all."""
+    for rows in corpus(0).values():
+        for reference in ("allowed_tokens", "min_length", "forced_tokens"):
+            for case in transform_cases(reference):
+                result = case.build_reference()(rows.histories, rows.logits)
+                assert not ((result > -torch.inf) & (rows.logits == -torch.inf)).any()
 
 
 def test_scaling_moves_real_parameters_within_their_range():
@@ -71,6 +110,9 @@ def test_scaling_moves_real_parameters_within_their_range():
     assert case.build_reference(scaled=1.5).min_p == 1.0  # type: ignore[attr-defined]
     assert case.build_reference(scaled=0.5).min_p == 0.5  # type: ignore[attr-defined]
     assert not TransformCase("", "top_k", {"top_k": 3}).thresholds
+    always = transform_cases("xtc")[0]
+    assert always.thresholds == {"threshold": 0.25}
+    assert always.build_reference(scaled=0.5).probability == 1.0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +120,7 @@ def test_scaling_moves_real_parameters_within_their_range():
     [
         (None, "none is named"),
         ("topk", r"'topk' is none \(did you mean 'top_k'\?\)"),
-        ("xtc", "'xtc' is none"),
+        ("mirostat", "'mirostat' is none"),
     ],
 )
 def test_no_reference_to_compare_with(reference, said):

@@ -38,6 +38,14 @@ def test_parameters_become_json():
     assert record.settings["bias"] == {"0": 1.5, "3": -2.0}
 
 
+def test_a_rule_becomes_json():
+    made = subject(REFERENCE["allowed_tokens"], "allowed_tokens")
+    record = judged(made, transform_cases("allowed_tokens")[0])
+    assert record.verdict == "preserved"
+    assert record.id == "allowed_tokens[(0 3 5 | 1 2 4 5 by 0 2 3), 0]"
+    assert record.settings["allowed"] == {"sets": [[0, 3, 5], [1, 2, 4, 5]], "turning": [0, 2, 3]}
+
+
 def test_it_sees_float32_and_what_is_exact_in_float64():
     seen = {}
 

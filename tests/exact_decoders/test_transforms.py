@@ -48,19 +48,23 @@ Build = Callable[[Generator | None], Processor]
 Rows = Callable[[Tensor, Tensor, Pipeline], Tensor]
 """Raw logits [R, K+1, V], histories [R, T+K] and the pipeline to the rows a rule is handed."""
 
-REFERENCES: dict[str, Build] = {
-    f"{name}-{list(parameters.values())}": lambda _, name=name, parameters=parameters: REFERENCE[
-        name
-    ](**parameters)
-    for name, cases in PARAMETERS.items()
-    for parameters in cases
-} | {
-    "min_length": lambda _: MinLength(2, [2], len(PROMPT)),
-    "allowed_tokens": lambda _: AllowedTokens(
-        lambda emitted: [3, 4] if emitted[-1:] == (2,) else [0, 2, 4], len(PROMPT)
-    ),
-    "forced_tokens": lambda _: ForcedTokens({1: 3}, len(PROMPT)),
-}
+REFERENCES: dict[str, Build] = (
+    {
+        f"{name}-{list(parameters.values())}": lambda _, name=name, parameters=parameters: (
+            REFERENCE[name](**parameters)
+        )
+        for name, cases in PARAMETERS.items()
+        if name != "allowed_tokens"  # the rules there name a token more than there are
+        for parameters in cases
+    }
+    | {
+        "min_length": lambda _: MinLength(2, [2], len(PROMPT)),
+        "allowed_tokens": lambda _: AllowedTokens(
+            lambda emitted: [3, 4] if emitted[-1:] == (2,) else [0, 2, 4], len(PROMPT)
+        ),
+        "forced_tokens": lambda _: ForcedTokens({1: 3}, len(PROMPT)),
+    }
+)
 
 PROCESSORS: dict[str, Build] = {
     type(processor).__name__: lambda _, processor=processor: processor

@@ -9,8 +9,8 @@ import torch
 from transformers.generation import logits_process as hf
 
 from specverify.certification.certificate import CaseRecord
-from specverify.certification.probes.run import probes_of
 from specverify.certification.probes.constraint_laws import BEFORE_LARGE
+from specverify.certification.probes.run import probes_of
 from specverify.certification.probes.transform_laws import LAWS
 from specverify.certification.probes.transform_rows import Batch, batch, decided, expected
 from specverify.certification.registry import properties_of

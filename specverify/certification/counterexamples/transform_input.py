@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from specverify.certification.counterexamples.result import Result
 from specverify.certification.exact_evidence import NUMERICAL, Comparison
-from specverify.certification.transform_case import TransformCase
+from specverify.certification.transform_case import TransformCase, loaded_parameters
 from specverify.exact.joint import Joint
 from specverify.subjects.calling import build_transform, call_transform
 from specverify.subjects.protocols import Subject
@@ -112,9 +112,7 @@ def load_transform_input(inputs: Mapping[str, JsonValue]) -> TransformInput:
         ValueError: one is malformed.
     """
     given: Any = inputs
-    parameters = dict(given["parameters"])
-    if "bias" in parameters:
-        parameters["bias"] = {int(token): float(by) for token, by in parameters["bias"].items()}
+    parameters = loaded_parameters(given["parameters"])
     if given["dtype"] not in _DTYPES:
         raise ValueError(f"dtype {given['dtype']!r} is none of {', '.join(_DTYPES)}")
     case = TransformCase("counterexample", str(given["reference"]), parameters)

@@ -123,6 +123,10 @@ def _named_tokens(parameters: Mapping[str, Any]) -> Iterator[int]:
     for word in parameters.get("bad_words", ()):
         yield from word
     yield from parameters.get("bias", ())
+    yield from parameters.get("stop_token_ids", ())
+    yield from parameters.get("forced", {}).values()
+    if "allowed" in parameters:
+        yield from parameters["allowed"].tokens
 
 
 def _decides_typical(row: Row) -> bool:

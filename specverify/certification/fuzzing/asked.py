@@ -13,6 +13,7 @@ from specverify.certification.fuzzing.limits import Fuzzing
 from specverify.certification.phases import Progress, collect
 from specverify.certification.profiles import FUZZ as PROFILE
 from specverify.certification.registry import Property, unmet_need
+from specverify.certification.transform_case import RANDOM_PARAMETERS
 from specverify.certification.verdict import FUZZ
 from specverify.errors import UsageError
 from specverify.statistics.budget import Budget
@@ -25,6 +26,7 @@ SEARCHED: dict[Kind, str] = {
 }
 """The property that inputs are searched for, by kind of subject."""
 
+RANDOM = "a search compares single calls, which tell nothing of a transform that tosses coins"
 LOSSY = "a search holds a subject against the target, and this one declares a lossy contract"
 
 
@@ -76,7 +78,8 @@ class Searching:
         for property in chosen:
             if property.id == id:
                 lossy = LOSSY if subject.capabilities.lossy is not None else None
-                reason = lossy or unmet_need(property, subject)
+                random = RANDOM if subject.reference in RANDOM_PARAMETERS else None
+                reason = lossy or random or unmet_need(property, subject)
                 return cls(subject, fuzzing, id, [] if reason is None else [(FUZZ + id, reason)])
         return None
 

@@ -17,7 +17,7 @@ from specverify.certification.fuzzing.problem import Computed, Problem, Region
 from specverify.certification.fuzzing.sampled import Counted, Stream
 from specverify.certification.generated.rows import KINDS, logit_rows
 from specverify.certification.generated.transformed import histories, transform_parameters
-from specverify.certification.transform_case import TransformCase
+from specverify.certification.transform_case import TransformCase, loaded_parameters
 from specverify.certification.transform_evidence import (
     ROUNDING,
     Compared,
@@ -57,10 +57,8 @@ class TransformInput:
     @cached_property
     def case(self) -> TransformCase:
         """Reference and keyword arguments."""
-        named: dict[str, Any] = json.loads(self.parameters)
-        if "bias" in named:
-            named["bias"] = {int(token): bias for token, bias in named["bias"].items()}
-        return TransformCase("fuzz", self.reference, named)
+        parameters = loaded_parameters(json.loads(self.parameters))
+        return TransformCase("fuzz", self.reference, parameters)
 
     @cached_property
     def ids(self) -> Tensor:
@@ -91,7 +89,8 @@ def transform_inputs(
         kinds: of logits.
     """
     size = draw(sizes)
-    parameters = draw(transform_parameters(reference, size))
+    case = TransformCase("fuzz", reference, draw(transform_parameters(reference, size)))
+    parameters = {name: entry for name, entry in case.record.items() if name != "reference"}
     count = draw(st.integers(1, 2))
     history = draw(histories(size, rows=count))
     rows = draw(logit_rows(count, size, kinds=kinds, dtype=torch.float32))

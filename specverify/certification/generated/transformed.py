@@ -7,8 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
+from specverify.certification.allowed_in_turn import AllowedInTurn
 from specverify.errors import UsageError
 from specverify.lookup import did_you_mean
+
+LONGEST = 6
+"""Tokens of a history at most."""
 
 _SHARES = (0.5, 0.9, 0.25, 0.75, 0.1, 0.99, 0.01)
 
@@ -19,6 +23,15 @@ def _by_reference(vocab_size: int) -> dict[str, SearchStrategy[dict[str, Any]]]:
     words = st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=3)
     biases = st.dictionaries(tokens, st.sampled_from((1.0, -1.0, 5.5)), min_size=1, max_size=3)
     penalties = st.sampled_from((0.5, -0.5, 2.0, 0.1))
+    some = st.lists(tokens, min_size=1, max_size=3, unique=True)
+    positions = st.integers(0, LONGEST + 1)
+    # No history is shorter than the prompt.
+    prompts = st.integers(0, 1)
+    rules = st.builds(
+        lambda sets, turning: AllowedInTurn(tuple(map(tuple, sets)), tuple(turning)),
+        st.lists(some, min_size=1, max_size=3),
+        some,
+    )
 
     def keyword(name: str, values: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
         return values.map(lambda value: {name: value})
@@ -38,6 +51,16 @@ def _by_reference(vocab_size: int) -> dict[str, SearchStrategy[dict[str, Any]]]:
         "no_repeat_ngram": keyword("ngram_size", st.integers(1, 4)),
         "bad_words": keyword("bad_words", words),
         "logit_bias": keyword("bias", biases),
+        "allowed_tokens": st.fixed_dictionaries({"allowed": rules, "prompt_length": prompts}),
+        "min_length": st.fixed_dictionaries(
+            {"min_new_tokens": positions, "stop_token_ids": some, "prompt_length": prompts}
+        ),
+        "forced_tokens": st.fixed_dictionaries(
+            {
+                "forced": st.dictionaries(positions, tokens, min_size=1, max_size=3),
+                "prompt_length": prompts,
+            }
+        ),
     }
 
 
@@ -62,7 +85,7 @@ def transform_parameters(reference: str, vocab_size: int) -> SearchStrategy[dict
 
 @st.composite
 def histories(
-    draw: DrawFn, vocab_size: int, *, rows: int | None = None, longest: int = 6
+    draw: DrawFn, vocab_size: int, *, rows: int | None = None, longest: int = LONGEST
 ) -> Tensor:
     """Tokens before the next one, long [B, T], T from 1 to `longest`; tokens repeat often.
 

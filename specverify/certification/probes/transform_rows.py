@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import Generator, Tensor
 
+from specverify.certification.probes.constraint_laws import LONG
 from specverify.certification.probes.transform_laws import LAWS, Parameters
 from specverify.certification.transform_case import (
     HISTORY,
@@ -32,9 +33,6 @@ NUDGE = 1e-4
 rounding of float32 sums, and than that of logits moved by a hundred."""
 
 NUDGES = 16
-
-LONG = 700
-"""Tokens of a long history, most of them the same."""
 
 LARGE = 50_000
 """Tokens of a large vocabulary."""

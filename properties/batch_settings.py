@@ -8,7 +8,7 @@ from specverify.certification.probes.certain import certain_runs, ranked, wrong_
 from specverify.certification.probes.decoder_trial import DecoderTrial
 from specverify.certification.probes.world import ONE_CONTRACT, World, small_tables
 from specverify.certification.registry import Outcome, register
-from specverify.properties.batch import takes_rows
+from specverify.properties.batch import samples_rows, takes_rows
 from specverify.settings import SamplingSettings
 from specverify.subjects.protocols import DECODERS, Subject
 
@@ -45,7 +45,16 @@ _LAWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def takes_row_settings(subject: Subject) -> str | None:
     """Need of what is asked about rows with settings of their own."""
-    return takes_rows(subject) if subject.capabilities.row_settings else ONE_CONTRACT
+    return takes_rows(subject) or _one_contract(subject)
+
+
+def samples_row_settings(subject: Subject) -> str | None:
+    """Need of what is asked about such rows at temperatures above 0."""
+    return samples_rows(subject) or _one_contract(subject)
+
+
+def _one_contract(subject: Subject) -> str | None:
+    return None if subject.capabilities.row_settings else ONE_CONTRACT
 
 
 @register(
@@ -89,7 +98,7 @@ def own_settings(trial: DecoderTrial, alpha: float) -> Outcome:
     "batch.own_settings_law",
     kinds=DECODERS,
     tests=1,
-    needs=takes_row_settings,
+    needs=samples_row_settings,
     evidence="probed",
     inputs=tuple(_LAWS),
     after=(*BUILT_ON, "batch.two_rows"),

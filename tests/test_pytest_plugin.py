@@ -174,7 +174,7 @@ class TestFailures:
         result.stdout.fnmatch_lines(
             [
                 "*mine:wrong: transforms.equals_reference*",
-                "violated in top_p[[]0.25]",
+                "violated in top_p[[]0.25], looks like top-p-crossing-dropped",
                 "top-p-crossing-dropped (specverify *) * profile quick * seed 0 * alpha 1e-06",
                 "VIOLATED transforms.equals_reference in top_p[[]0.25]",
                 "*However, *",
@@ -198,7 +198,8 @@ class TestFailures:
         assert re.fullmatch("[0-9a-f]{64}", told[BATCH]["specverify_sha256"] or "")
         (failure,) = [case.find("failure") for case in cases if case.get("name") == EQUAL]
         assert failure is not None
-        assert failure.get("message") == "violated in top_p[0.25]"
+        message = "violated in top_p[0.25], looks like top-p-crossing-dropped"
+        assert failure.get("message") == message
 
     def test_what_follows_from_a_violation_is_skipped(self, tests: pytest.Pytester) -> None:
         result = run(tests, node("wrong", SIZES), "-rs")
@@ -223,7 +224,7 @@ class TestFailures:
         result.stdout.fnmatch_lines(
             [
                 f"*test_conformance[[]{EQUAL}]*",
-                "violated in top_p[[]0.25]",
+                "violated in top_p[[]0.25], looks like top-p-crossing-dropped",
                 "*test_whole*",
                 "top-p-crossing-dropped is violated: *",
                 "* specverify *",

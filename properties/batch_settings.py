@@ -21,6 +21,8 @@ _VOCAB_SIZE, _ORDER, _SEED = 5, 2, 41
 _LONGEST = 14
 _FAVOUR = 50.0
 """What is added to the logit of a row's own token, so that it comes first after any prefix."""
+_HOT = 100.0
+"""Temperature of rows that have one outcome at any, beside rows that would then have many."""
 
 _DIFFER: dict[str, Callable[[int], dict[str, Any]]] = {
     "limits": lambda row: {"max_new_tokens": 1 + 5 * row % _LONGEST},
@@ -29,6 +31,7 @@ _DIFFER: dict[str, Callable[[int], dict[str, Any]]] = {
         "logit_bias": {row % _VOCAB_SIZE: _FAVOUR},
         "max_new_tokens": 2 + 3 * row % _LONGEST,
     },
+    "temperatures": lambda row: {"temperature": _HOT, "top_k": 1} if row % 3 == 1 else {},
 }
 """What rows differ in."""
 
@@ -69,10 +72,12 @@ def own_settings(trial: DecoderTrial, alpha: float) -> Outcome:
     """Each row of a batch keeps to its own settings, whatever those of its neighbours are.
 
     Why it holds: rows are requests of different users. Here each row has one outcome, at
-    temperature 0 and close to it: where it ends, or which token it favours, is its own.
+    temperature 0 and close to it: where it ends, or which token it favours, is its own. Or it is
+    cold beside hot rows that are left one token each.
 
     What breaks it: the settings of one row for all, settings that stay in place when rows are
-    sorted or the batch is compacted, a batch that runs to the longest limit or the first stop.
+    sorted or the batch is compacted, all of them or the temperatures alone, a batch that runs to
+    the longest limit or the first stop.
 
     Error rate: none, one call is proof.
     """

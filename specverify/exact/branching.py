@@ -128,11 +128,12 @@ class Exploration:
     _states: dict[int, int] = field(default_factory=dict)
     """Digests of generator states that were drawn from, with the first run that did."""
 
-    def paths(self, rows: Tensor) -> Iterator[Leaf | Crash]:
+    def paths(self, rows: Tensor, replays: int | None = None) -> Iterator[Leaf | Crash]:
         """Explore.
 
         Args:
             rows: long [R].
+            replays: instead of the exploration's own.
 
         Yields:
             Leaves and crashes; the probabilities of each row sum to 1 over all of them.
@@ -143,6 +144,7 @@ class Exploration:
                 randomness.
         """
         stack = [_Task((), torch.ones(len(rows), dtype=torch.float64))]
+        replays = self.replays if replays is None else replays
         kept: list[Leaf] = []
         random = Random(self.seed)
         while stack:
@@ -163,11 +165,11 @@ class Exploration:
             elif bool((path.probability > 0).any()):
                 leaf = _leaf(path, rows, result)
                 yield leaf
-                if len(kept) < self.replays:
+                if len(kept) < replays:
                     kept.append(leaf)
-                elif (place := random.randrange(self.runs)) < self.replays:
+                elif (place := random.randrange(self.runs)) < replays:
                     kept[place] = leaf
-        for turn in range(self.replays if kept else 0):
+        for turn in range(replays if kept else 0):
             self._replay(rows, kept[turn % len(kept)])
 
     def _note_standing(self, steering: Steering, generator: Generator, seed: int) -> None:

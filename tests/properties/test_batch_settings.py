@@ -20,6 +20,7 @@ SHOWS = {
     ("stops-of-first-row", OWN): "stops-3",
     ("limit-of-longest-row", OWN): "limits-3",
     ("settings-left-in-place", OWN): "biases-9",
+    ("temperatures-left-in-place", OWN): "temperatures-3",
     ("penalties-of-next-row", LAW): "penalties",
 }
 """An input on which each mutant is caught by each property that must catch it."""
@@ -83,4 +84,5 @@ def test_neither_is_asked_of_a_subject_that_takes_one_contract_a_call(probe):
 
 def test_a_greedy_decoder_is_asked_where_it_can_answer(probe):
     assert probe(GREEDY, OWN, "limits-9").verdict == "preserved"
+    assert "greedily only" in probe(GREEDY, OWN, "temperatures-9")
     assert "greedily only" in probe(GREEDY, LAW, "lengths")

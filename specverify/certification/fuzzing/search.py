@@ -1,5 +1,6 @@
 """The search itself: stored inputs, then random ones, and a failure made smaller."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,8 +25,11 @@ SMALLER = 12
 """Inputs of a smaller region that are drawn in place of a failing one."""
 REFUSALS = 3
 """Inputs refused from the start, after which a subject is one that cannot be steered."""
-SHRINKING = Limits(300, 60.0)
-"""What making a failure smaller may cost."""
+SMALLEST_AFTER = 300
+"""Inputs that are tried at most to make a failure smaller."""
+PATIENCE = 60.0
+"""Seconds that it may take, of a search that time limits; one that inputs limit has to do the same
+on every machine."""
 
 Failure = Literal["violated", "crash"]
 _Key = TypeVar("_Key")
@@ -254,7 +258,8 @@ class _Condition(Generic[T]):
             return False
         if self.failure is None and judged.failure not in self.search.found:
             self.failure = judged.failure
-            self.limits = Limits(SHRINKING.evaluations, SHRINKING.seconds)
+            timed = math.isfinite(self.search.clock.seconds)
+            self.limits = Limits(SMALLEST_AFTER, PATIENCE if timed else math.inf)
         if judged.failure != self.failure:
             return False
         self._failing.append(value)

@@ -70,9 +70,14 @@ def only_run(world: World, row: int = 0) -> list[int]:
 
 
 def cold(world: World) -> list[World]:
-    """The world at temperature 0, and at one at which the first choice is as certain."""
+    """The world at temperature 0, and at one at which the first choice is as certain.
+
+    Settings that leave a single token are as certain at their own temperature, and keep it.
+    """
 
     def at(settings: SamplingSettings, temperature: float) -> SamplingSettings:
+        if settings.top_k == 1:
+            return settings
         return settings.model_copy(update={"temperature": temperature})
 
     return [

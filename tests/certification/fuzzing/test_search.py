@@ -114,7 +114,7 @@ class TestRightRules:
     def test_look_alikes(self, name: str) -> None:
         subject = LOOKALIKES[name].subject
         if subject.kind == "decoder" and subject.capabilities.tiny_models:
-            assert [case.verdict for case in search(subject, 24)] == ["preserved"]
+            assert [case.verdict for case in search(subject, 8)] == ["preserved"]
 
 
 class TestDecoders:

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     help="Try each on all cases of all properties: hours instead of minutes.",
 )
 @click.option(
+    "--brief",
+    is_flag=True,
+    help="Try mutants on nothing but what they are there for: no table of what is caught alone.",
+)
+@click.option(
     "--compare",
     is_flag=True,
     help="Fail too where the table differs from the one in the package.",
@@ -58,6 +63,7 @@ def selftest(
     seed: int,
     jobs: int,
     thorough: bool,
+    brief: bool,
     compare: bool,
     write: Path | None,
 ) -> int:
@@ -77,7 +83,12 @@ def selftest(
       specverify selftest --jobs 2
       specverify selftest --only 'residual-*' --only '*-rule'
     """
-    from specverify.certification.selftest import controls, run_selftest, table_of
+    if brief and (thorough or write is not None):
+        other = "--thorough" if thorough else "--write"
+        raise UsageError(
+            f"--brief and {other} exclude each other: brief leaves out what a table has to say"
+        )
+    from specverify.certification.selftest import Extent, controls, run_selftest, table_of
     from specverify.reporting.kill_table import print_kill_table
     from specverify.reporting.terminal import progress_bar, progress_console, report_console
     from specverify.sampling.engines import InProcess
@@ -93,6 +104,7 @@ def selftest(
             f"no mutant or look-alike is named {', '.join(patterns)}; without --only all of them "
             "are tried"
         )
+    extent: Extent = "thorough" if thorough else "brief" if brief else "usual"
     finished: list[ControlRecord] = []
     try:
         with progress_bar(progress_console()) as progress:
@@ -103,29 +115,30 @@ def selftest(
                 progress(ProgressEvent("selftest", len(finished), total, record.id))
 
             with InProcess() if jobs == 1 else Processes(jobs) as engine:
-                table = run_selftest(engine, only=wanted, seed=seed, thorough=thorough, done=done)
+                table = run_selftest(engine, only=wanted, seed=seed, extent=extent, done=done)
     except KeyboardInterrupt:
         click.echo(f"Interrupted after {len(finished)} of {total}.", err=True)
         if write is not None and finished:
             _write(table_of(finished, seed=seed, thorough=thorough), write, piece=True)
         return EXIT_INTERRUPTED
-    print_kill_table(table, report_console(), whole=not patterns)
+    whole = not patterns and not brief
+    print_kill_table(table, report_console(), whole=whole)
     if write is not None:
         _write(table, write, piece=bool(patterns))
-    idle = table.idle() if not patterns else []
-    changed = _changes(table) if compare else []
+    idle = table.idle() if whole else []
+    changed = _changes(table, brief=brief) if compare else []
     for change in changed:
         click.echo(f"otherwise than in the package: {change}")
     return 1 if table.wrong or idle or changed else 0
 
 
-def _changes(table: "KillTable") -> list[str]:
+def _changes(table: "KillTable", *, brief: bool) -> list[str]:
     from specverify.certification.kill_table import differences, kill_table
 
     known = kill_table()
     if known is None:
         return ["its table is of another property set; write it anew with --write"]
-    return differences(table, known)
+    return differences(table, known, fewer=brief)
 
 
 def _write(table: "KillTable", path: Path, *, piece: bool) -> None:

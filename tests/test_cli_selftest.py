@@ -99,6 +99,18 @@ def test_differences_fail(
     assert "of another property set" in capsys.readouterr().out
 
 
+def test_a_brief_one_knows_nothing_of_what_is_caught_alone(
+    found, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found(control("a", "joint.run"))
+    assert cli.main(["selftest", "--brief"]) == 0
+    assert "alone" not in capsys.readouterr().out
+    assert cli.main(["selftest", "--brief", "--thorough"]) == EXIT_USAGE
+    assert "--brief and --thorough exclude each other" in capsys.readouterr().err
+    assert cli.main(["selftest", "--brief", "--write", str(tmp_path / "t")]) == EXIT_USAGE
+    assert "--brief and --write exclude each other" in capsys.readouterr().err
+
+
 def test_pieces_of_another_suite_are_not_mixed(found, tmp_path: Path) -> None:
     file = tmp_path / "table.json"
     found(control(ONE, "joint.run"), suite="old")

@@ -103,8 +103,10 @@ def joined(earlier: KillTable, later: KillTable, order: Sequence[str]) -> KillTa
     return later.model_copy(update={"controls": controls})
 
 
-def differences(made: KillTable, known: KillTable) -> list[str]:
+def differences(made: KillTable, known: KillTable, *, fewer: bool = False) -> list[str]:
     """What a table says otherwise than a known one of the controls it has, in words.
+
+    `fewer` says that it was made with fewer cases, which may catch less.
 
     What is caught by sampling alone is left out: whether the samples are enough may depend on the
     machine's arithmetic. That mutants are caught by what must catch them is judged in each table.
@@ -117,8 +119,7 @@ def differences(made: KillTable, known: KillTable) -> list[str]:
             continue
         now, then = _certain(control), _certain(before[control.id])
         found += [f"{control.id} is caught by {name} now" for name in sorted(now - then)]
-        # Fewer cases may catch less.
-        if made.thorough or not known.thorough:
+        if not fewer and (made.thorough or not known.thorough):
             found += [f"{control.id} is not caught by {name} now" for name in sorted(then - now)]
     return found
 

@@ -3,7 +3,8 @@
 There are some three hundred controls and some two hundred cases for each, hours of work. So each
 control is tried in full on the properties that it is there for, and of those that are there for the
 same ones the first, and every look-alike, on one case of every other property: on these it shows
-what a property catches that no other does. `thorough` tries all on all.
+what a property catches that no other does. A thorough self-test tries all on all; a brief one tries
+mutants on nothing but what they are there for.
 """
 
 import importlib
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from specverify.certification.certificate import CaseRecord, Certificate, TestRecord
 from specverify.certification.kill_table import ControlRecord, Effect, KillRecord, KillTable
@@ -33,6 +34,8 @@ with the fewest paths of those that draw."""
 TIME_LIMIT = 600.0
 """Seconds for a call, and ten times what any takes on an idle machine: what is found must not
 depend on how busy this one is."""
+Extent = Literal["brief", "usual", "thorough"]
+"""What each control is tried on."""
 FOUND = {"violated", "blocked", "suspect"}
 """Decisions that catch. A suspicion does: what shows in acceptance alone may be a wrong report."""
 
@@ -107,7 +110,7 @@ def run_selftest(
     *,
     only: Callable[[Control], bool] = lambda control: True,
     seed: int = 0,
-    thorough: bool = False,
+    extent: Extent = "usual",
     done: Callable[[ControlRecord], None] = lambda record: None,
 ) -> KillTable:
     """Try the suite on every control.
@@ -116,15 +119,15 @@ def run_selftest(
         engine: runs one control a shard.
         only: which of them.
         seed: of every certification.
-        thorough: whether to try each on all inputs of all properties.
+        extent: on what to try each.
         done: told of each as it is finished, in any order.
     """
     chosen = [index for index, control in enumerate(controls()) if only(control)]
     found: list[ControlRecord] = []
-    for _, record in engine.run(partial(try_control, seed=seed, thorough=thorough), chosen):
+    for _, record in engine.run(partial(try_control, seed=seed, extent=extent), chosen):
         found.append(record)
         done(record)
-    return table_of(found, seed=seed, thorough=thorough)
+    return table_of(found, seed=seed, thorough=extent == "thorough")
 
 
 def table_of(records: Iterable[ControlRecord], *, seed: int, thorough: bool) -> KillTable:
@@ -144,11 +147,13 @@ def controls() -> Sequence[Control]:
     return getattr(importlib.import_module(module), name)
 
 
-def try_control(index: int, *, seed: int, thorough: bool = False) -> ControlRecord:
+def try_control(index: int, *, seed: int, extent: Extent = "usual") -> ControlRecord:
     """Certify one of the catalogue and say whether what came out is what should."""
-    control, beside = controls()[index], thorough or _is_first(index)
-    only = ["*"] if thorough else _asked(control, beside=beside)
-    certificate = _certify(control, seed, only, thorough=thorough)
+    control = controls()[index]
+    brief = extent == "brief" and control.effect == "violated"
+    beside = extent == "thorough" or (not brief and _is_first(index))
+    only = ["*"] if extent == "thorough" else _asked(control, beside=beside, brief=brief)
+    certificate = _certify(control, seed, only, thorough=extent == "thorough")
     kills = tuple(_kills(certificate.cases))
     return ControlRecord(
         id=control.id,
@@ -188,7 +193,7 @@ def _is_first(index: int) -> bool:
 def _certify(control: Control, seed: int, only: list[str], *, thorough: bool) -> Certificate:
     subject = control.subject
     if subject.kind == "transform":
-        return certify(subject, seed=seed, only=only, time_limit=TIME_LIMIT)
+        return certify(subject, seed=seed, only=only, shrink=False, time_limit=TIME_LIMIT)
     pair = load_pair(PAIR)
     presets = pair_presets(pair, pair.open("language_model")[0])
     options: dict[str, Any] = {"sample": False}
@@ -202,16 +207,17 @@ def _certify(control: Control, seed: int, only: list[str], *, thorough: bool) ->
     return certify(subject, pair, **options)
 
 
-def _asked(control: Control, *, beside: bool) -> list[str]:
+def _asked(control: Control, *, beside: bool, brief: bool = False) -> list[str]:
     """Patterns for `certify`.
 
-    What the control is there for in full; beside it the first input of all else, or only what the
-    runs that are made anyway are judged by. One that is there for nothing in particular is tried on
+    What the control is there for in full; beside it the first input of all else, or only what runs
+    are judged by, or in brief nothing. One that is there for nothing in particular is tried on
     everything.
     """
     patterns = []
     for property in properties_of(control.subject.kind):
-        if not property.inputs or not control.closely or _closely(control, property):
+        of_runs = not property.inputs and not brief
+        if of_runs or not control.closely or _closely(control, property):
             patterns.append(property.id)
         elif beside:
             patterns.append(f"{property.id}/{property.inputs[0]}")

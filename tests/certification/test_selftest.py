@@ -138,6 +138,32 @@ def test_the_second_that_is_there_for_the_same_is_tried_on_that_alone() -> None:
     assert "history.rows" not in asked
 
 
+def test_in_brief_a_mutant_is_tried_on_what_it_is_there_for_and_a_lookalike_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def certify(subject, *args, **options):
+        asked.append(options["only"])
+        raise InterruptedError
+
+    monkeypatch.setattr(selftest, "certify", certify)
+    for id in ("ignores-min-p", "sampler-match"):
+        with pytest.raises(InterruptedError):
+            try_control(BY_ID[id], seed=0, extent="brief")
+    mutant, lookalike = asked
+    assert set(mutant) == controls()[BY_ID["ignores-min-p"]].caught_by
+    assert {"joint.run", "joint.every_token"} <= set(lookalike)
+    assert [pattern for pattern in lookalike if "/" in pattern]
+
+
+def test_a_brief_one_may_catch_less_and_no_more() -> None:
+    known = table(record("a", "joint.round", "support.nothing_outside"))
+    assert differences(table(record("a", "joint.round")), known, fewer=True) == []
+    more = table(record("a", "joint.round", "batch.rows"))
+    assert differences(more, known, fewer=True) == ["a is caught by batch.rows now"]
+
+
 def test_only_what_was_tried_on_everything_is_caught_alone() -> None:
     tried = record("a", "joint.round")
     assert table(tried).alone() == {"joint.round": ["a"]}
@@ -152,9 +178,9 @@ def test_thorough_tries_everything_on_all(monkeypatch: pytest.MonkeyPatch) -> No
         raise InterruptedError
 
     monkeypatch.setattr(selftest, "certify", certify)
-    for thorough in (False, True):
+    for extent in ("usual", "thorough"):
         with pytest.raises(InterruptedError):
-            try_control(BY_ID["zero-is-missing"], seed=0, thorough=thorough)
+            try_control(BY_ID["zero-is-missing"], seed=0, extent=extent)
     assert "transforms.batch/alone" in asked[0]
     assert asked[1] == ["*"]
 

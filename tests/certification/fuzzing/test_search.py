@@ -76,6 +76,17 @@ class TestWrongRules:
         assert found.inputs["num_draft_tokens"] == 1
         assert found.text.startswith("Let p = (1/2, 1/2), q = (1/2, 1/2), p_2 = (1, 0), K = 1.")
 
+    @pytest.mark.parametrize("seconds", [None, 3600.0])
+    def test_only_a_search_that_time_limits_is_impatient(
+        self, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("specverify.certification.fuzzing.search.PATIENCE", 0.0)
+        asked = Fuzzing(seconds=seconds, inputs=24)
+        records = list(fuzz_records(rule(of_certain), asked, 1e-6, 0, 60.0, diagnose=False))
+        found = records[-1][0].counterexample
+        assert found is not None
+        assert found.complete is (seconds is None)
+
     def test_one_that_cannot_be_steered_is_sampled_and_confirmed(self) -> None:
         (case,) = search(rule(unsteerable_wrong), 40)
         (test,) = case.tests

@@ -148,13 +148,14 @@ def test_in_brief_a_mutant_is_tried_on_what_it_is_there_for_and_a_lookalike_on_a
         raise InterruptedError
 
     monkeypatch.setattr(selftest, "certify", certify)
-    for id in ("ignores-min-p", "sampler-match"):
+    for id in ("ignores-min-p", "sampler-match", "test-closed-rule"):
         with pytest.raises(InterruptedError):
             try_control(BY_ID[id], seed=0, extent="brief")
-    mutant, lookalike = asked
+    mutant, lookalike, finding = asked
     assert set(mutant) == controls()[BY_ID["ignores-min-p"]].caught_by
     assert {"joint.run", "joint.every_token"} <= set(lookalike)
     assert [pattern for pattern in lookalike if "/" in pattern]
+    assert "support.edge_coins" in finding, "what must be found is told by other properties"
 
 
 def test_a_brief_one_may_catch_less_and_no_more() -> None:

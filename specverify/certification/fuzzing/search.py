@@ -25,9 +25,9 @@ SMALLER = 12
 """Inputs of a smaller region that are drawn in place of a failing one."""
 REFUSALS = 3
 """Inputs refused from the start, after which a subject is one that cannot be steered."""
-SMALLEST_AFTER = 300
+SHRINKING_TRIES = 300
 """Inputs that are tried at most to make a failure smaller."""
-PATIENCE = 60.0
+SHRINKING_SECONDS = 60.0
 """Seconds that it may take, of a search that time limits; one that inputs limit has to do the same
 on every machine."""
 
@@ -259,7 +259,7 @@ class _Condition(Generic[T]):
         if self.failure is None and judged.failure not in self.search.found:
             self.failure = judged.failure
             timed = math.isfinite(self.search.clock.seconds)
-            self.limits = Limits(SMALLEST_AFTER, PATIENCE if timed else math.inf)
+            self.limits = Limits(SHRINKING_TRIES, SHRINKING_SECONDS if timed else math.inf)
         if judged.failure != self.failure:
             return False
         self._failing.append(value)

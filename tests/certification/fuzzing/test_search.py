@@ -80,7 +80,7 @@ class TestWrongRules:
     def test_only_a_search_that_time_limits_is_impatient(
         self, seconds: float | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("specverify.certification.fuzzing.search.PATIENCE", 0.0)
+        monkeypatch.setattr("specverify.certification.fuzzing.search.SHRINKING_SECONDS", 0.0)
         asked = Fuzzing(seconds=seconds, inputs=24)
         records = list(fuzz_records(rule(of_certain), asked, 1e-6, 0, 60.0, diagnose=False))
         found = records[-1][0].counterexample
